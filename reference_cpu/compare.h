@@ -1,0 +1,37 @@
+/// @file
+/// The one place that decides whether a step is right, and words the answer.
+#pragma once
+
+#include "attention.h"
+
+namespace attention {
+
+/// What compare() found.
+struct Verdict {
+  bool right = false;
+  double margin = 0;        ///< largest error over its allowance; below 1 is right (infinity if not finite)
+  double max_error = 0;     ///< largest |O - exact|
+  double rms_relative = 0;  ///< root mean square error of O over the root mean square of exact O
+  std::string message;      ///< one line if right; if wrong: first and worst element by (b, h, row, col), tile, values
+};
+
+/// How far a step may be from exact, learnt from a plain FP16-in, float-accumulate attention on the same rows.
+struct Allowance {
+  double O = 0;             ///< largest absolute error of an element of O
+  double rms_relative = 0;  ///< relative RMS of all of O
+  double LSE = 0;           ///< absolute part of the error of LSE
+};
+
+/// Twice the error of the same-precision computation (P and O rounded to FP16, sums in float) plus a floor.
+Allowance allowance(const Problem& problem, const uint16_t* Q, const uint16_t* K, const uint16_t* V,
+                    const Rows& exact);
+
+/// Compares a step's whole outputs, at the rows of `exact`.
+/// Right iff O and LSE are finite exactly where the reference is, -infinity exactly where it is expected, and
+/// every error is within the allowance (negated comparisons, so that a NaN never passes).
+/// @param O    [batch, heads, seq_q, dim] FP16 bit patterns
+/// @param LSE  [batch, heads, seq_q]
+Verdict compare(const Problem& problem, const Rows& exact, const Allowance& allowed, const uint16_t* O,
+                const float* LSE);
+
+}  // namespace attention

@@ -1,0 +1,98 @@
+/// @file
+/// The simulated GPU, as its user (the `learn` program, a test) sees it. Kernels see simulator/hardware/ only.
+///
+/// A CUDA thread is a fiber; the CTAs of a launch run one after another on the calling thread. Every plain load
+/// and store of a kernel is seen (the kernel's unit is compiled with -fsanitize=thread,bounds and linked with
+/// this library instead of the sanitizer's runtime). Nothing here is thread-safe: one simulated GPU a process.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace simulator {
+
+/// What a run asked of the machine, summed over launches since reset(). Bytes are bytes, the rest are counts.
+struct Ledger {
+  uint64_t global_read = 0;            ///< bytes asked by loads, cp.async and the like
+  uint64_t global_written = 0;         ///< bytes asked by stores
+  uint64_t global_read_distinct = 0;   ///< distinct bytes read, per launch
+  uint64_t global_written_distinct = 0;///< distinct bytes written, per launch
+  uint64_t shared_read = 0;            ///< bytes of shared memory, plain and wrapped
+  uint64_t shared_written = 0;
+  uint64_t bank_conflicts = 0;         ///< extra passes of wrapped shared-memory instructions (ldmatrix, ...)
+  uint64_t tensor_flops = 0;           ///< 2*m*n*k a matrix instruction
+  uint64_t scalar_flops = 0;           ///< 2 an FFMA (hardware/math.h: fma)
+  uint64_t exponentials = 0;           ///< exp2_approx
+  uint64_t divisions = 0;              ///< reciprocal
+  uint64_t rescales = 0;               ///< multiplications that carry O to a new maximum (rescale)
+  uint64_t barriers = 0;               ///< CTA-wide and named barriers completed, per CTA
+  uint64_t shuffles = 0;               ///< warp shuffles and votes completed, per warp
+  uint64_t copy_instructions = 0;      ///< cp.async and bulk copies issued, per thread
+  uint64_t atomics = 0;                ///< atomic operations on global memory
+  uint64_t launches = 0;
+  uint64_t ctas = 0;
+};
+
+/// When the effects of asynchronous instructions become visible, and in which order threads run.
+enum class Schedule {
+  early,  ///< effects at issue, threads in ascending order
+  late,   ///< effects at the last legal moment, threads in descending order
+  random  ///< both drawn from a seed
+};
+
+/// One altered synchronization call, named by its place in the kernel's source.
+struct Mutant {
+  std::string kind;  ///< "" (none), "drop", or a kind listed by sync_sites()
+  int line = 0;      ///< of the call, in `file`
+  std::string file;  ///< last component of the path is compared
+};
+
+struct Options {
+  Schedule schedule = Schedule::early;
+  uint64_t seed = 1;
+  Mutant mutant;
+  bool check_races = true;
+};
+
+/// A fault found while a kernel ran. Each is reported once, not once per lane.
+struct Report {
+  std::string kind;  ///< "race", "out of bounds", "async", "deadlock", "barrier", "segfault", ...
+  std::string text;  ///< full sentence: kernel, CTA, warp and lane, source lines, barrier
+};
+
+/// A synchronization call that ran at least once since reset(), and how it can be mutated.
+struct SyncSite {
+  std::string file;
+  int line = 0;
+  std::string call;                ///< "__syncthreads", ...
+  std::vector<std::string> kinds;  ///< "drop", ...
+};
+
+/// Forgets ledger, reports and sites, and sets the options. Memory stays allocated.
+void reset(const Options& options = {});
+
+/// Global memory. It starts as NaN (0xFF bytes); an access outside every allocation is reported.
+/// @param name  for reports, e.g. "Q"
+void* allocate(size_t bytes, const char* name);
+void free_all();
+
+/// Is the simulated machine's global memory (for steps that size their workspace by it).
+inline constexpr size_t memory_bytes = size_t{256} << 20;
+/// Streaming multiprocessors and shared memory a CTA: an H200's.
+inline constexpr int sm_count = 132;
+inline constexpr size_t shared_bytes_per_cta = 232448;
+
+const Ledger& ledger();
+const std::vector<Report>& reports();
+std::vector<SyncSite> sync_sites();
+
+/// A one-line description of what is running now ("scores_kernel, CTA 3, warp 2, lane 5, at attention.cu:81"),
+/// for a program that gives up on a run that takes too long. "" if nothing runs.
+std::string where_now();
+
+/// Called with a report's text when the kernel cannot go on (a wild pointer); must not return.
+void on_fatal(void (*handler)(const char* text));
+
+}  // namespace simulator

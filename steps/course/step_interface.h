@@ -1,0 +1,47 @@
+/// @file
+/// The C interface of a step. Every step is a shared library (one for the GPU, one for the simulator) that
+/// exports these functions and nothing else, so that the `learn` program, a C program or Python's ctypes can
+/// call it.
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// attention::Problem for C.
+typedef struct flash_problem {
+  int64_t batch, heads, seq_q, seq_k, dim;
+  int32_t causal;  ///< 0 or 1; bottom-right
+  float scale;
+} flash_problem;
+
+/// attention::Tensors for C. Pointers are device memory; FP16 is a 16-bit pattern.
+typedef struct flash_tensors {
+  const void *Q, *K, *V;
+  void* O;
+  float* LSE;
+  void* workspace;
+  uint64_t workspace_bytes;
+} flash_tensors;
+
+/// Bytes of scratch memory that the step wants for a problem.
+/// @param error  receives a full sentence if the problem is refused
+/// @return       the bytes, or -1 if refused
+int64_t flash_workspace_bytes(const flash_problem* problem, char* error, int64_t error_bytes);
+
+/// Runs the step. On the GPU it only enqueues work on `stream` (a cudaStream_t, 0 is the default stream);
+/// simulated, it returns when the work is done and `stream` is ignored.
+/// @return  0, or 1 with a full sentence in `error`
+int32_t flash_attention(const flash_problem* problem, const flash_tensors* tensors, void* stream, char* error,
+                        int64_t error_bytes);
+
+/// What the step launches for this problem, for the lesson's table: one line a kernel,
+/// "name registers=40 spill_bytes=0 static_shared=0 dynamic_shared=57600 threads=256 ctas_per_sm=1\n".
+/// Valid after flash_attention(); simulated, registers, spills and CTAs per SM are -1.
+const char* flash_kernels(void);
+
+#ifdef __cplusplus
+}
+#endif
