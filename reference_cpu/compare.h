@@ -11,14 +11,14 @@ struct Verdict {
   bool right = false;
   double margin = 0;        ///< largest error over its allowance; below 1 is right (infinity if not finite)
   double max_error = 0;     ///< largest |O - exact|
-  double rms_relative = 0;  ///< root mean square error of O over the root mean square of exact O
+  double rms_relative = 0;  ///< root mean square error of O over that of exact O, in the worst 64 rows of `exact`
   std::string message;      ///< one line if right; if wrong: first and worst element by (b, h, row, col), tile, values
 };
 
 /// How far a step may be from exact, learnt from a plain FP16-in, float-accumulate attention on the same rows.
 struct Allowance {
   double O = 0;             ///< largest absolute error of an element of O
-  double rms_relative = 0;  ///< relative RMS of all of O
+  double rms_relative = 0;  ///< relative RMS of every 64 rows of O
   double LSE = 0;           ///< absolute part of the error of LSE
 };
 
