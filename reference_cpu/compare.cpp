@@ -25,9 +25,9 @@ constexpr int64_t block = 64;
 /// The steps use another rounding order than the computation that the allowance is learnt from.
 constexpr double safety = 2;
 
-/// Rounding a correct value to FP16 costs half a step, at most 2^-11 of it. Where the plain computation happens
-/// to hit exactly (constant V, weights that are powers of two) a step may still end on the neighbour.
-constexpr double rms_floor = 0x1p-11;
+/// Rounding P and O costs half a step each, at most 2^-11 of the value. Where the plain computation happens to hit
+/// exactly (constant V, weights that are powers of two) a step may still end on the neighbour.
+constexpr double rms_floor = 0x1p-10;
 
 /// A step may sum P after it has rounded it to FP16: 2^-11 of l, so 2^-11 in LSE; twice that is allowed.
 constexpr double LSE_floor = 0x1p-10;
@@ -73,6 +73,7 @@ bool ends_rms(size_t r, const Rows& rows) { return r % block == block - 1 || r +
 
 struct Element {
   int64_t b, h, row, col;
+  bool operator==(const Element&) const = default;
 };
 
 Element locate(const Problem& p, int64_t row_index, int64_t col) {
@@ -107,10 +108,20 @@ struct Findings {
   }
 };
 
+/// A number, with one spelling of NaN.
+struct Value {
+  double value;
+};
+
+std::ostream& operator<<(std::ostream& out, Value v) {
+  if (std::isnan(v.value)) return out << "nan";
+  return out << v.value;
+}
+
 void put_wrong(std::ostream& out, const char* tensor, bool has_col, const Findings::Wrong& w) {
   out << tensor << "[b=" << w.at.b << ", h=" << w.at.h << ", row=" << w.at.row;
   if (has_col) out << ", col=" << w.at.col;
-  out << "] = " << w.got << ", expected " << w.expected;
+  out << "] = " << Value{w.got} << ", expected " << Value{w.expected};
   if (w.allowed == 0)
     out << " exactly";
   else if (std::isfinite(w.expected))
@@ -125,8 +136,10 @@ void put(std::ostream& out, const char* tensor, bool has_col, const Findings& fo
   if (found.wrong == 0) return;
   out << tensor << ": " << found.wrong << " of " << found.looked_at << " values are wrong.\n  first: ";
   put_wrong(out, tensor, has_col, *found.first);
-  out << "\n  worst: ";
-  put_wrong(out, tensor, has_col, *found.worst);
+  if (found.worst->at != found.first->at) {
+    out << "\n  worst: ";
+    put_wrong(out, tensor, has_col, *found.worst);
+  }
   out << "\n";
 }
 

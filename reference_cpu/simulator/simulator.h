@@ -53,7 +53,6 @@ struct Options {
   Schedule schedule = Schedule::early;
   uint64_t seed = 1;
   Mutant mutant;
-  bool check_races = true;
 };
 
 /// A fault found while a kernel ran. Each is reported once, not once per lane.

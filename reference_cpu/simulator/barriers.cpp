@@ -1,0 +1,127 @@
+/// @file
+/// Warp collectives and CTA barriers.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <stdexcept>
+
+#include "machine.h"
+
+namespace simulator {
+namespace {
+
+const char* base_name(const char* path) {
+  const char* slash = std::strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
+// Opens the barrier: all that arrived have released, the sleepers acquire and wake.
+void complete(int id, Barrier& barrier) {
+  ++machine.ledger.barriers;
+  std::vector<Thread*> arrivals, sleepers;
+  arrivals.swap(barrier.arrivals);
+  sleepers.swap(barrier.sleepers);
+  barrier.expected = 0;
+  (void)id;
+  synchronize(arrivals, sleepers);
+  for (Thread* t : sleepers)
+    if (t != machine.thread) wake(*t);
+}
+
+bool is_complete(const Barrier& barrier, const Cta& cta) {
+  const int expected = barrier.expected ? barrier.expected : cta.live;
+  return !barrier.arrivals.empty() && static_cast<int>(barrier.arrivals.size()) >= expected;
+}
+
+void arrive(const char* call, int id, int threads, Site site, bool sleeps) {
+  Thread& self = *machine.thread;
+  Barrier& barrier = self.cta->barriers[id];
+  if (threads % warp_size != 0) fail("barrier", "The thread count of a barrier must be a multiple of 32.", site);
+  if (!barrier.arrivals.empty() && barrier.expected != threads)
+    fail("barrier", "Two calls give the same barrier different thread counts.", site);
+  // The GPU's barrier takes whole warps: lanes of one warp must come through the same call.
+  for (Thread* t : barrier.sleepers)
+    if (t->warp() == self.warp() && (t->waits_at.line != site.line || t->waits_at.file != site.file)) {
+      report_once("barrier", std::to_string(site.line) + "," + std::to_string(t->waits_at.line), [&] {
+        return "divergent barrier: lanes of one warp wait at " + describe_place(place_of(t->waits_at)) + " and at " +
+               describe_place(place_of(site)) + " (" + describe_thread(self) + "). Every lane of a warp must reach the same " +
+               call + ".";
+      });
+      break;
+    }
+  barrier.expected = threads;
+  barrier.arrivals.push_back(&self);
+  if (sleeps) barrier.sleepers.push_back(&self);
+  if (is_complete(barrier, *self.cta)) {
+    complete(id, barrier);
+  } else if (sleeps) {
+    self.barrier_id = id;
+    block(call, site);
+    self.barrier_id = -1;
+  }
+}
+
+}  // namespace
+
+void barrier_sync(const char* call, int id, int threads, Site site) {
+  if (mutated(call, "drop", site)) return;
+  arrive(call, id, threads, site, true);
+}
+
+void barrier_arrive(const char* call, int id, int threads, Site site) {
+  if (mutated(call, "drop", site)) return;
+  arrive(call, id, threads, site, false);
+}
+
+void thread_returned(Thread& thread) {
+  Cta& cta = *thread.cta;
+  --cta.live;
+  for (auto& [id, barrier] : cta.barriers)
+    if (barrier.expected == 0 && is_complete(barrier, cta)) complete(id, barrier);
+}
+
+void warp_collective(const char* instruction, unsigned mask, void* argument, WarpAction action, Site site) {
+  Thread& self = *machine.thread;
+  const unsigned bit = 1u << self.lane();
+  if (!(mask & bit)) fail("collective", "A lane executes a warp instruction whose mask leaves it out.", site);
+  auto& open = self.cta->collectives[self.warp()];
+  auto match = std::find_if(open.begin(), open.end(), [&](const OpenCollective& c) {
+    return c.mask == mask && c.instruction == instruction && c.site.line == site.line && c.site.file == site.file;
+  });
+  if (match == open.end()) match = open.insert(open.end(), {instruction, mask, 0, site, {}});
+  match->arrived |= bit;
+  match->arguments[self.lane()] = argument;
+  if (match->arrived != mask) {
+    block(instruction, site);
+    return;
+  }
+  OpenCollective all = *match;
+  open.erase(match);
+  action(all.arguments, mask);
+  for (unsigned rest = mask & ~bit; rest; rest &= rest - 1)
+    wake(self.cta->threads[self.warp() * warp_size + std::countr_zero(rest)]);
+}
+
+void warp_sync(unsigned mask, Site site) {
+  if (mutated("__syncwarp", "drop", site)) return;
+  warp_collective("__syncwarp", mask, nullptr,
+                  [](void* const*, unsigned lanes) {
+                    std::vector<Thread*> threads;
+                    Cta& cta = *machine.cta;
+                    for (unsigned rest = lanes; rest; rest &= rest - 1)
+                      threads.push_back(&cta.threads[machine.thread->warp() * warp_size + std::countr_zero(rest)]);
+                    synchronize(threads, threads);
+                  },
+                  site);
+}
+
+bool mutated(const char* call, const char* kind, Site site) {
+  SyncSite& known = machine.sites[{site.file, site.line}];
+  if (known.line == 0) known = {site.file, site.line, call, {}};
+  if (std::find(known.kinds.begin(), known.kinds.end(), kind) == known.kinds.end()) known.kinds.push_back(kind);
+  const Mutant& mutant = machine.options.mutant;
+  return mutant.line == site.line && mutant.kind == kind &&
+         std::strcmp(base_name(mutant.file.c_str()), base_name(site.file)) == 0;
+}
+
+}  // namespace simulator
