@@ -892,6 +892,16 @@ TEST_CASE("compare looks at NaN, infinity and empty rows both ways") {
                  {"O: 1 of 320", "row=4, col=9] = 0.5, expected inf"});
 }
 
+TEST_CASE("compare sees rows that are a little too large, although each element is within its allowance") {
+  Case c = random_case({1, 1, 1024, 1024, 64, true}, Input::gaussian, 24);
+  Rows exact = c.exact();
+  auto out = run<float>(c, [](const twins::Head<float>& h) { return twins::flash_attention_2(h); });
+  out.O.bottomRows(64) *= 1.005f;
+  Verdict verdict = judge(c, exact, out);
+  check_rejected(verdict, {"relative RMS error from [b=0, h=0, row=960] to [b=0, h=0, row=1023]"});
+  CHECK(verdict.message.find("values are wrong") == std::string::npos);
+}
+
 TEST_CASE("compare sees one dropped key of 1024 in the last rows of a causal mask") {
   Case c = random_case({1, 1, 1024, 1024, 64, true}, Input::gaussian, 23);
   Rows exact = c.exact();
