@@ -131,8 +131,8 @@ private:
     if (half) S = S.unaryExpr([](T w) { return T(from_half(to_half(float(w)))); }).eval();
   }
 
-  /// sum = P V. A hidden key has P = 0, but 0 * NaN is NaN: where V holds such values, each row stops at its last
-  /// visible key.
+  /// sum = P V. A hidden key has P = 0, but 0 * NaN is NaN: where V holds such values, each row stops at its
+  /// last visible key.
   void weighted_sum(const uint16_t* V) {
     sum.setZero(rows, p.dim);
     for (int64_t j = 0; j < widest; j += keys_at_a_time) {

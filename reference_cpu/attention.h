@@ -90,8 +90,8 @@ std::vector<int64_t> sample_rows(const Problem& problem, int64_t count, uint64_t
 Rows exact(const Problem& problem, const uint16_t* Q, const uint16_t* K, const uint16_t* V,
            std::vector<int64_t> rows);
 
-/// The same rows as a plain attention with the precision of the kernels gives them: two-pass softmax, scores and
-/// sums in float, P and O rounded to FP16. compare.h learns from it how much error is natural.
+/// The same rows as a plain attention with the precision of the kernels gives them: two-pass softmax, scores
+/// and sums in float, P and O rounded to FP16. compare.h learns from it how much error is natural.
 Rows half_precision(const Problem& problem, const uint16_t* Q, const uint16_t* K, const uint16_t* V,
                     std::vector<int64_t> rows);
 

@@ -3,8 +3,9 @@
 ///
 /// Three questions are asked of O, because each is blind where another sees:
 ///  - is every element close to exact? A single wrong element shows, but the largest |O| sets the yardstick;
-///  - is the relative RMS error of every 64 rows small? Under a causal mask |O| shrinks with the number of keys that
-///    a row sees, and one dropped key of N moves O by 1/sqrt(N) of its own size: far more than rounding does;
+///  - is the relative RMS error of every 64 rows small? Under a causal mask |O| shrinks with the number of
+///    keys that a row sees, and one dropped key of N moves O by 1/sqrt(N) of its own size: far more than
+///    rounding does;
 ///  - is it NaN, infinite or exactly 0 where it must be?
 #include "compare.h"
 
@@ -25,15 +26,15 @@ constexpr int64_t block = 64;
 /// The steps use another rounding order than the computation that the allowance is learnt from.
 constexpr double safety = 2;
 
-/// Rounding P and O costs half a step each, at most 2^-11 of the value. Where the plain computation happens to hit
-/// exactly (constant V, weights that are powers of two) a step may still end on the neighbour.
+/// Rounding P and O costs half a step each, at most 2^-11 of the value. Where the plain computation happens
+/// to hit exactly (constant V, weights that are powers of two) a step may still end on the neighbour.
 constexpr double rms_floor = 0x1p-10;
 
 /// A step may sum P after it has rounded it to FP16: 2^-11 of l, so 2^-11 in LSE; twice that is allowed.
 constexpr double LSE_floor = 0x1p-10;
 
-/// Large scores: a float score has a relative error of some 2^-24, its sum over d terms and the constants log2(e)
-/// and ln(2) a few times that.
+/// Large scores: a float score has a relative error of some 2^-24, its sum over d terms and the constants
+/// log2(e) and ln(2) a few times that.
 constexpr double LSE_relative = 1e-6;
 
 /// FP16's smallest normal number: below it the distance between neighbours no longer shrinks with the value.

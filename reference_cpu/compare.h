@@ -11,7 +11,7 @@ struct Verdict {
   bool right = false;
   double margin = 0;        ///< largest error over its allowance; below 1 is right (infinity if not finite)
   double max_error = 0;     ///< largest |O - exact|
-  double rms_relative = 0;  ///< root mean square error of O over that of exact O, in the worst 64 rows of `exact`
+  double rms_relative = 0;  ///< RMS error of O over the RMS of exact O, in the worst 64 rows of `exact`
   std::string message;      ///< one line if right; if wrong: first and worst element by (b, h, row, col), tile, values
 };
 

@@ -1,5 +1,5 @@
 /// @file
-/// The algorithms of the papers. Names are the papers': query block i has rows i*Br .., key block j has keys j*Bc ..
+/// The algorithms of the papers, with their names: query block i has rows i*Br .., key block j has keys j*Bc ..
 #include "twins.h"
 
 #include <cmath>
@@ -31,9 +31,9 @@ T larger(T a, T b) {
 }
 
 /// The [br, bc] block of S = scale Q K^T whose corner is query i0 and key j0; hidden scores are -infinity.
-/// They are selected, not added to, so whatever a hidden key holds does no harm. The product is a lazy one: each
-/// element is a sum in the same order, so equal keys have equal scores to the last bit (Eigen's blocked product
-/// sums the last rows and columns differently, which matters where scores are huge).
+/// They are selected, not added to, so whatever a hidden key holds does no harm. The product is a lazy one:
+/// each element is a sum in the same order, so equal keys have equal scores to the last bit (Eigen's blocked
+/// product sums the last rows and columns differently, which matters where scores are huge).
 template <class T>
 Matrix<T> scores(const Head<T>& head, int64_t i0, int64_t br, int64_t j0, int64_t bc) {
   Matrix<T> S = head.Q.middleRows(i0, br).lazyProduct(head.K.middleRows(j0, bc).transpose());

@@ -1,13 +1,13 @@
 /// @file
 /// The algorithms of the papers in Eigen, block by block: read one here before you read its CUDA.
 ///
-/// Each twin computes one head. In double it shows that the algorithm is exact; in float with Options::half_P it
-/// rounds where a kernel rounds. Each counts what it moves between global memory and the chip (Traffic), so that
-/// the ledger of the lessons can be checked against loops that anybody can read.
+/// Each twin computes one head. In double it shows that the algorithm is exact; in float with Options::half_P
+/// it rounds where a kernel rounds. Each counts what it moves between global memory and the chip (Traffic),
+/// so that the ledger of the lessons can be checked against loops that anybody can read.
 ///
-/// Every twin obeys the contract of attention.h: any sizes, bottom-right causal mask, O = 0 and LSE = -infinity
-/// for a query that sees no key, NaN for a row that sees one. A key block that no row of a query block sees is
-/// neither loaded nor computed; only the two textbook versions, which store S, walk every key.
+/// Every twin obeys the contract of attention.h: any sizes, bottom-right causal mask, O = 0 and
+/// LSE = -infinity for a query that sees no key, NaN for a row that sees one. A key block that no row of a query
+/// block sees is neither loaded nor computed; only the two textbook versions, which store S, walk every key.
 #pragma once
 
 #include "attention.h"
@@ -25,8 +25,9 @@ using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>
 template <class T>
 using Column = Eigen::Matrix<T, Eigen::Dynamic, 1>;
 
-/// What a twin moved and computed. Bytes are those of the kernels: Q, K, V and O are FP16; S, P, l, m, LSE and
-/// an O that is still being summed are float. Only rows and keys that exist count, not the padding of a tile.
+/// What a twin moved and computed. Bytes are those of the kernels: Q, K, V and O are FP16; S, P, l, m, LSE
+/// and an O that is still being summed are float. Only rows and keys that exist count, not the padding of a
+/// tile.
 struct Traffic {
   int64_t read = 0;     ///< bytes from global memory
   int64_t written = 0;  ///< bytes to global memory
@@ -97,8 +98,8 @@ template <class T>
 Running<T> merge(Running<T> a, Running<T> b);
 
 /// Attention as it is written on paper (FA-1's Algorithm 0), each step a pass over memory:
-/// S = scale Q K^T, P = softmax(S) and O = P V, with S and P [Nq, Nk] in global memory. Bytes are *distinct* bytes
-/// per step. S and P are stored in full, hidden scores as -infinity.
+/// S = scale Q K^T, P = softmax(S) and O = P V, with S and P [Nq, Nk] in global memory.
+/// S and P are stored in full, hidden scores as -infinity. Bytes are *distinct* bytes per step.
 template <class T>
 Output<T> two_pass_softmax(const Head<T>& head, const Options& options = {});
 
@@ -112,22 +113,25 @@ Output<T> online_softmax(const Head<T>& head, const Options& options = {});
 /// FA-1's block sizes for M *elements* (not bytes) of memory on the chip: Bc = ceil(M / 4d), Br = min(Bc, d).
 Options paper_blocks(int64_t M, int64_t d);
 
-/// FlashAttention, Algorithm 1 (arXiv 2205.14135): key blocks outside, query blocks inside. O (float), l and m
-/// live in global memory and make a round trip for every key block: not read at j = 0, not written at the last
-/// block that query block i sees, where O (FP16) and LSE are written instead. Bytes are *asked* bytes.
+/// FlashAttention, Algorithm 1 (arXiv 2205.14135): key blocks outside, query blocks inside. O (float), l and
+/// m live in global memory and make a round trip for every key block: not read at j = 0, not written at the
+/// last block that query block i sees, where O (FP16) and LSE are written instead. Bytes are *asked* bytes.
 template <class T>
 Output<T> flash_attention_1(const Head<T>& head, const Options& options = {});
 
-/// FlashAttention-2, Algorithm 1 (arXiv 2307.08691): query blocks outside, key blocks inside. O, l and m stay on
-/// the chip, and O is divided by l once, at the end. Bytes are *asked* bytes.
+/// FlashAttention-2, Algorithm 1 (arXiv 2307.08691): query blocks outside, key blocks inside. O, l and m stay
+/// on the chip, and O is divided by l once, at the end. Bytes are *asked* bytes.
 template <class T>
 Output<T> flash_attention_2(const Head<T>& head, const Options& options = {});
 
-/// Flash-Decoding: the key blocks are dealt to `splits` parts of ceil(Tc / splits) blocks each. Every part is a
-/// flash_attention_2 of its own, with a float O_a, normalised, and LSE_a in global memory; a second pass merges
-/// them. A part whose keys a query does not see has O_a = 0 and LSE_a = -infinity; both are written and read.
-/// The price of one number for two: where |S| exceeds 2^20 or so, log l drowns in float's LSE = m + log l, and parts
-/// that should weigh by their number of keys weigh the same. A kernel that must hold there keeps m_a and l_a apart.
+/// Flash-Decoding: the key blocks are dealt to `splits` parts of ceil(Tc / splits) blocks each. Every part is
+/// a flash_attention_2 of its own, with a float O_a, normalised, and LSE_a in global memory; a second pass
+/// merges them. A part whose keys a query does not see has O_a = 0 and LSE_a = -infinity; both are written
+/// and read.
+///
+/// One number for two has a price: where |S| exceeds 2^20 or so, log l drowns in float's LSE = m + log l, and
+/// parts that should weigh by their number of keys weigh the same. A kernel that must hold there keeps m_a and
+/// l_a apart.
 template <class T>
 Output<T> split_kv(const Head<T>& head, int64_t splits, const Options& options = {});
 

@@ -708,7 +708,8 @@ TEST_CASE("lesson: FA-1's block rule counts elements") {
 }
 
 TEST_CASE("lesson: FA-1's figure 2, bytes by key block") {
-  // N = 1024, d = 64, 16 heads, batch 64: one pass over a tensor is 0.1342 GB. The paper's count has O in FP16.
+  // N = 1024, d = 64, 16 heads, batch 64: one pass over a tensor is 0.1342 GB. The paper's count has O in
+  // FP16.
   const double pass = 2e-9 * 1024 * 64 * 16 * 64;
   const double expected[] = {6.58, 3.36, 1.745, 0.940};
   for (int i = 0; i < 4; ++i) {
@@ -745,7 +746,8 @@ TEST_CASE("lesson: merging two parts by their LSE") {
   double w = std::exp(2.0 - 3.0);
   CHECK(std::fabs((w * 1 + 4) / (w + 1) - 3.1932) < 5e-5);
   CHECK(std::fabs(3 + std::log(w + 1) - 3.3133) < 5e-5);
-  // The same through the twin: one key with score 2 and V = 1 in the first part, score 3 and V = 4 in the second.
+  // The same through the twin: one key with score 2 and V = 1 in the first part, score 3 and V = 4 in the
+  // second.
   Case c(1, 1, 1, 2, 64, false, 1);
   c.fill(c.Q, [](auto, auto, auto, auto col) { return col == 0; });
   c.fill(c.K, [](auto, auto, auto j, auto col) { return col == 0 ? 2 + j : 0; });
