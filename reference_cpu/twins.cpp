@@ -1,5 +1,5 @@
 /// @file
-/// The algorithms of the papers, with their names: query block i has rows i*Br .., key block j has keys j*Bc ..
+/// The algorithms of the papers, in their names: query block i begins at row i*Br, key block j at key j*Bc.
 #include "twins.h"
 
 #include <cmath>

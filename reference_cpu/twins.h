@@ -6,8 +6,9 @@
 /// so that the ledger of the lessons can be checked against loops that anybody can read.
 ///
 /// Every twin obeys the contract of attention.h: any sizes, bottom-right causal mask, O = 0 and
-/// LSE = -infinity for a query that sees no key, NaN for a row that sees one. A key block that no row of a query
-/// block sees is neither loaded nor computed; only the two textbook versions, which store S, walk every key.
+/// LSE = -infinity for a query that sees no key, NaN for a row that sees one. A key block that no row of a
+/// query block sees is neither loaded nor computed; only the two textbook versions, which store S, walk
+/// every key.
 #pragma once
 
 #include "attention.h"
@@ -130,8 +131,8 @@ Output<T> flash_attention_2(const Head<T>& head, const Options& options = {});
 /// and read.
 ///
 /// One number for two has a price: where |S| exceeds 2^20 or so, log l drowns in float's LSE = m + log l, and
-/// parts that should weigh by their number of keys weigh the same. A kernel that must hold there keeps m_a and
-/// l_a apart.
+/// parts that should weigh by their number of keys weigh the same. A kernel that must hold there keeps m_a
+/// and l_a apart.
 template <class T>
 Output<T> split_kv(const Head<T>& head, int64_t splits, const Options& options = {});
 
