@@ -19,8 +19,9 @@ namespace attention {
 ///     P[i,:] = softmax of the visible S[i,:]
 ///     O[i]   = sum over j of P[i,j] * V[j]   LSE[i] = ln(sum over visible j of exp(S[i,j]))
 ///
-/// A query that sees no key has O = 0 and LSE = -infinity. A visible score of -infinity weighs 0. A NaN that a
-/// query can see in its scores or in V makes its row NaN; a hidden key's K never matters.
+/// A query that sees no key has O = 0 and LSE = -infinity. A visible score of -infinity weighs 0. A NaN
+/// among a query's visible scores makes its row NaN, one in a visible V its column of the row; a hidden key's K
+/// never matters.
 struct Problem {
   int64_t batch = 1;
   int64_t heads = 1;

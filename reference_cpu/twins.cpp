@@ -130,9 +130,11 @@ Output<T> two_pass_softmax(const Head<T>& head, const Options& options) {
 
   // Hidden keys have P = 0, but 0 * NaN is NaN: each row ends at its last visible key.
   P = operand(P, options);
-  for (int64_t i = 0; i < Nq; ++i)
+  for (int64_t i = 0; i < Nq; ++i) {
     O.row(i) = P.row(i).head(head.visible(i)) * head.V.topRows(head.visible(i));
-  traffic.read += float_bytes * Nq * Nk + half_bytes * Nk * d;
+    traffic.read += float_bytes * head.visible(i);
+  }
+  traffic.read += half_bytes * Nk * d;
   return {O, LSE, traffic};
 }
 

@@ -89,7 +89,7 @@ __device__ __forceinline__ float warp_sum(float x) {
 }
 
 template <int d>
-__global__ void __launch_bounds__(threads) attention_kernel(const half* Q,  // [heads, Nq, d]
+__global__ void __launch_bounds__(threads, 1) attention_kernel(const half* Q,  // [heads, Nq, d]
                                                             const half* K,  // [heads, Nk, d]
                                                             const half* V,  // [heads, Nk, d]
                                                             half* O,        // [heads, Nq, d]
@@ -115,10 +115,12 @@ __global__ void __launch_bounds__(threads) attention_kernel(const half* Q,  // [
     }
 
   for (int j = 0; j < Tc; ++j) {
+    //! [load_keys]
     __syncthreads();  // every warp has finished with the K and V of block j - 1, which are overwritten now
     load_rows<d>(tiles.K, K, j * Bc, Bc, shape.Nk, threadIdx.x, threads);
     load_rows<d>(tiles.V, V, j * Bc, Bc, shape.Nk, threadIdx.x, threads);
     __syncthreads();  // K and V are complete before any warp reads them
+    //! [load_keys]
 
     const int first_query = shape.causal ? max(0, j * Bc - (shape.Nk - shape.Nq)) : 0;  // the first to see block j
     for (int i = first_query / Br; i < Tr; ++i) {

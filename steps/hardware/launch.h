@@ -25,15 +25,20 @@ inline void check_cuda(cudaError_t code, const std::string& doing) {
     throw std::runtime_error(doing + " failed: " + cudaGetErrorString(code) + " (CUDA error " + std::to_string(code) + ").");
 }
 
-/// The sizes of the current CUDA device. A workspace may take half of its memory.
+/// The sizes of the current CUDA device, asked for once. A workspace may take half of its memory.
 inline Device current_device(void* stream) {
-  int id = 0, shared = 0, sms = 0;
-  size_t free = 0, total = 0;
-  check_cuda(cudaGetDevice(&id), "Asking for the current GPU");
-  check_cuda(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, id), "Asking for the shared memory");
-  check_cuda(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, id), "Asking for the number of SMs");
-  check_cuda(cudaMemGetInfo(&free, &total), "Asking for the free memory");
-  return {static_cast<cudaStream_t>(stream), sms, static_cast<size_t>(shared), total / 2};
+  static const Device first = [] {
+    int id = 0, shared = 0, sms = 0;
+    size_t free = 0, total = 0;
+    check_cuda(cudaGetDevice(&id), "Asking for the current GPU");
+    check_cuda(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, id), "Asking for the shared memory");
+    check_cuda(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, id), "Asking for the number of SMs");
+    check_cuda(cudaMemGetInfo(&free, &total), "Asking for the memory");
+    return Device{nullptr, sms, static_cast<size_t>(shared), total / 2};
+  }();
+  Device device = first;
+  device.stream = static_cast<cudaStream_t>(stream);
+  return device;
 }
 
 /// The CTA's dynamic shared memory, aligned to 1024 bytes.

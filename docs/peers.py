@@ -1,0 +1,208 @@
+"""Times the steps beside PyTorch's attention backends, in one process, on the same values.
+
+    python3 docs/peers.py --lib build/cuda/bin/steps --csv peers.csv [--steps 26,27] [--dims 64,128] ...
+
+Needs a CUDA build of this repository and PyTorch. The steps are called through their C interface with ctypes
+(steps/course/step_interface.h), PyTorch's backends through scaled_dot_product_attention; a backend that is
+absent is named and skipped. Every competitor is verified first, then timed in turn with both protocols:
+
+    burst   0.4 s idle, then the kernel alone; median of the launches that begin 10 to 40 ms after the start
+    steady  the same run, median of the last 0.3 s of 0.7 s, when the power limiter has settled
+
+FLOPs are 4 * B * H * Sq * Sk * D, halved for causal. TFLOP/s of different runs are not comparable to a per cent;
+ratios within one run are.
+"""
+
+import argparse
+import csv
+import ctypes
+import datetime
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+class Problem(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_int64) for n in ("batch", "heads", "seq_q", "seq_k", "dim")] + [
+        ("causal", ctypes.c_int32), ("scale", ctypes.c_float)]
+
+
+class Tensors(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_void_p) for n in ("Q", "K", "V", "O", "LSE", "workspace")] + [
+        ("workspace_bytes", ctypes.c_uint64)]
+
+
+class Step:
+    """One step's shared library."""
+
+    def __init__(self, path):
+        self.name = path.name.split(".")[0]
+        self.library = ctypes.CDLL(str(path))
+        self.library.flash_workspace_bytes.restype = ctypes.c_int64
+        self.error = ctypes.create_string_buffer(1000)
+
+    def prepare(self, q, k, v, causal):
+        """Returns a function that launches once, and the tensors O and LSE that it writes."""
+        b, h, sq, d = q.shape
+        problem = Problem(b, h, sq, k.shape[2], d, causal, d ** -0.5)
+        size = self.library.flash_workspace_bytes(ctypes.byref(problem), self.error, 1000)
+        if size < 0:
+            raise RuntimeError(self.error.value.decode())
+        out = torch.full_like(q, float("nan"))
+        lse = torch.full((b, h, sq), float("nan"), device=q.device)
+        workspace = torch.full((max(size, 16),), 255, dtype=torch.uint8, device=q.device)
+        tensors = Tensors(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse.data_ptr(),
+                          workspace.data_ptr(), workspace.numel())
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+
+        def launch(keep=(problem, tensors, workspace, q, k, v)):
+            if self.library.flash_attention(ctypes.byref(problem), ctypes.byref(tensors), stream, self.error, 1000):
+                raise RuntimeError(self.error.value.decode())
+
+        return launch, out
+
+
+class Backend:
+    """One of PyTorch's scaled_dot_product_attention backends."""
+
+    def __init__(self, name, backend):
+        self.name, self.backend = name, backend
+
+    def prepare(self, q, k, v, causal):
+        box = {}
+
+        def launch():
+            with sdpa_kernel(self.backend):
+                box["out"] = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+        launch()
+        return launch, box
+
+
+def reference_rows(q, k, v, causal, rows):
+    """Float64 attention of the given query rows of the first and the last head."""
+    result = []
+    for b, h in ((0, 0), (q.shape[0] - 1, q.shape[1] - 1)):
+        s = q[b, h, rows].double() @ k[b, h].double().T * q.shape[-1] ** -0.5
+        if causal:
+            limit = rows[:, None] + k.shape[2] - q.shape[2]
+            s.masked_fill_(torch.arange(k.shape[2], device=q.device)[None] > limit, float("-inf"))
+        result.append(torch.softmax(s, -1) @ v[b, h].double())
+    return torch.stack(result)
+
+
+def verified(out, want, rows):
+    got = torch.stack([out[0, 0, rows], out[-1, -1, rows]]).double()
+    error = ((got - want).norm() / want.norm()).item()
+    return error <= 2e-3  # false for NaN
+
+
+def time_launches(launch, seconds=0.7, idle=0.4):
+    """(start, duration) in ms of every launch of one run that begins after an idle pause."""
+    launch()
+    torch.cuda.synchronize()
+    time.sleep(idle)
+    events = [torch.cuda.Event(enable_timing=True)]
+    events[0].record()
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        launch()
+        events.append(torch.cuda.Event(enable_timing=True))
+        events[-1].record()
+        if len(events) % 64 == 0 and len(events) > 256:  # stay at most a few hundred launches ahead
+            events[-200].synchronize()
+    torch.cuda.synchronize()
+    ends = [events[0].elapsed_time(e) for e in events]
+    return [(a, b - a) for a, b in zip(ends, ends[1:])]
+
+
+def sm_clock():
+    query = ["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, timeout=5).stdout.strip().splitlines()[0]
+    except (OSError, IndexError, subprocess.TimeoutExpired):
+        return ""
+
+
+def protocols(launch):
+    """Median ms and number of launches of burst and steady; the note says if a launch outlasts the window."""
+    runs = time_launches(launch)
+    longest = max(d for _, d in runs)
+    if longest > 30:  # longer than the burst window: three runs
+        three = statistics.median(d for _, d in time_launches(launch, seconds=0.0, idle=0.4)[:1] +
+                                  time_launches(launch, 0.0)[:1] + time_launches(launch, 0.0)[:1])
+        return {"burst": (three, 3, "three runs"), "steady": (statistics.median(d for _, d in runs), len(runs), "")}
+    end = runs[-1][0]
+    burst = [d for s, d in runs if 10 <= s <= 40] or [runs[0][1]]
+    steady = [d for s, d in runs if s >= end - 300]
+    return {"burst": (statistics.median(burst), len(burst), ""), "steady": (statistics.median(steady), len(steady), "")}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--lib", default="build/cuda/bin/steps", help="folder with the steps' *.gpu.so")
+    parser.add_argument("--steps", default="", help="comma-separated numbers; all if empty")
+    parser.add_argument("--dims", default="64,128")
+    parser.add_argument("--lengths", default="2048,4096,8192,16384", help="16384 tokens in all, hidden size 2048")
+    parser.add_argument("--causal", default="0,1")
+    parser.add_argument("--backends", default="fa2,cudnn", help="any of fa2, cudnn, none")
+    parser.add_argument("--csv", default="peers.csv")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("PyTorch sees no GPU; nothing can be timed here.")
+        return 77
+
+    wanted = [s for s in args.steps.split(",") if s]
+    libraries = sorted(pathlib.Path(args.lib).glob("*.gpu.so"))
+    competitors = [Step(p) for p in libraries if not wanted or any(p.name.startswith(w) for w in wanted)]
+    known = {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+    competitors += [Backend(n, known[n]) for n in args.backends.split(",") if n in known]
+
+    name = torch.cuda.get_device_name()
+    stamp = [datetime.date.today().isoformat(), name, torch.__version__, torch.version.cuda]
+    with open(args.csv, "w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow("date,gpu,torch,cuda,protocol,competitor,batch,heads,seq_q,seq_k,dim,causal,ms_median,launches,"
+                       "tflops,sm_clock_mhz,verified,note".split(","))
+        for dim in map(int, args.dims.split(",")):
+            for causal in (c == "1" for c in args.causal.split(",")):
+                for length in map(int, args.lengths.split(",")):
+                    batch, heads = 16384 // length, 2048 // dim
+                    torch.manual_seed(1)
+                    q, k, v = (torch.randn(batch, heads, length, dim, device="cuda", dtype=torch.float16)
+                               for _ in range(3))
+                    rows = torch.arange(0, length, max(1, length // 64), device="cuda")
+                    want = reference_rows(q, k, v, causal, rows)
+                    flops = 4 * batch * heads * length * length * dim / (2 if causal else 1)
+                    line = f"D={dim} {'causal' if causal else 'full'} ({batch},{length})"
+                    for competitor in competitors:
+                        try:
+                            launch, out = competitor.prepare(q, k, v, causal)
+                        except RuntimeError as error:
+                            print(f"{line}: {competitor.name} skipped: {str(error).splitlines()[0]}")
+                            continue
+                        launch()
+                        torch.cuda.synchronize()
+                        right = verified(out["out"] if isinstance(out, dict) else out, want, rows)
+                        if not right:
+                            print(f"{line}: {competitor.name} is WRONG and not timed")
+                            continue
+                        result = protocols(launch)
+                        clock = sm_clock()
+                        for protocol, (ms, count, note) in result.items():
+                            table.writerow(stamp + [protocol, competitor.name, batch, heads, length, length, dim,
+                                                    int(causal), f"{ms:.4f}", count, f"{flops / ms / 1e9:.1f}", clock,
+                                                    int(right), note])
+                        line += f"  {competitor.name} " + "/".join(f"{flops / r[0] / 1e9:.0f}" for r in result.values())
+                    print(line, flush=True)
+                    file.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
