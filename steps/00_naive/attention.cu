@@ -62,10 +62,12 @@ __global__ void softmax_kernel(const float* S,  // [heads, Nq, Nk]
   const float* s = S + row * Nk;  // [Nk]
   float* p = P + row * Nk;        // [Nk]
 
+  //! [row_max]
   float m = -INFINITY;  // the row's largest score: exp(s - m) cannot overflow
   for (int j = lane; j < Nk; j += 32) m = fmaxf(m, s[j]);
   for (int other = 16; other > 0; other /= 2) m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFF, m, other));
   if (m == -INFINITY) m = 0;  // no visible key: every exp(s - m) below is 0, not NaN
+  //! [row_max]
 
   float l = 0;  // the row's sum
   for (int j = lane; j < Nk; j += 32) l += exp2_approx((s[j] - m) * log2_e);
@@ -89,9 +91,11 @@ __global__ void output_kernel(const float* P,  // [heads, Nq, Nk]
   if (i >= shape.Nq) return;
   const float* p = P + (head * shape.Nq + i) * shape.Nk;  // [Nk]
   const half* v = V + head * shape.Nk * shape.d + c;      // [Nk] with stride d
+  //! [weighted_sum]
   float o = 0;
   for (int j = 0; j < shape.Nk; ++j)
     if (shape.visible(i, j)) o = multiply_add(p[j], to_float(v[int64_t{j} * shape.d]), o);
+  //! [weighted_sum]
   O[(head * shape.Nq + i) * shape.d + c] = to_half(o);
 }
 

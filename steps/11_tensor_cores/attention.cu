@@ -122,6 +122,7 @@ __global__ void __launch_bounds__(threads) attention_kernel(const half* Q,  // [
       load_rows<d>(tiles.Q, Q, i * Br, Br, shape.Nq, threadIdx.x, threads);
       __syncthreads();  // Q (and for the first i, K and V) are complete before any warp reads them
 
+      //! [products]
       // S = Q K^T for the warp's keys: 4 x 2 tiles of 16 rows x 8 keys.
       float S[Br / 16][2][4] = {};
       for (int x = 0; x < d; x += 16) {
@@ -134,7 +135,9 @@ __global__ void __launch_bounds__(threads) attention_kernel(const half* Q,  // [
           mma_m16n8k16(S[row][1], a, k[2], k[3]);
         }
       }
+      //! [products]
 
+      //! [maxima]
       // Mask, and the maximum of every row over the warp's keys. Element e of a tile is (g + 8 (e / 2), 2q + e % 2).
       for (int row = 0; row < Br / 16; ++row)
         for (int e = 0; e < 4; e += 2) {
@@ -151,6 +154,7 @@ __global__ void __launch_bounds__(threads) attention_kernel(const half* Q,  // [
           if (q == 0) tiles.m[warp][r] = m;
         }
       __syncthreads();  // all warps' maxima are there before any is read
+      //! [maxima]
 
       // P~ = exp(S - m~) with the block's own maximum m~, packed as the left factor of the next product; its sums.
       uint32_t P[Br / 16][4];
