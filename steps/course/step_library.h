@@ -1,0 +1,39 @@
+/// @file
+/// One step's shared library, opened.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "reference_cpu/attention.h"
+#include "step_interface.h"
+
+namespace course {
+
+/// A step (or a student's version of one), behind its C interface. Open it in the process that runs it: a simulated
+/// step shares the simulator with the program.
+class StepLibrary {
+public:
+  /// @throws Failure  the file is absent, or is no step
+  explicit StepLibrary(const std::filesystem::path& file);
+
+  /// Bytes of scratch memory that the step wants.
+  /// @throws attention::Refused  with the step's sentence
+  size_t workspace_bytes(const attention::Problem& problem) const;
+
+  /// Runs (on the GPU: enqueues on `stream`) the step.
+  /// @throws attention::Refused  with the step's sentence
+  void run(const attention::Problem& problem, const attention::Tensors& tensors,
+           void* stream = nullptr) const;
+
+  /// The kernels launched since the library was opened, one a line; see step_interface.h.
+  std::string kernels() const { return kernels_(); }
+
+private:
+  // The library is never closed: what the simulator remembers of it (names of source files) stays valid.
+  decltype(&flash_workspace_bytes) workspace_;
+  decltype(&flash_attention) attention_;
+  decltype(&flash_kernels) kernels_;
+};
+
+}  // namespace course
