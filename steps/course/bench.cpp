@@ -33,8 +33,8 @@ struct Shape {
   int64_t batch, heads, seq, dim;
 };
 
-// ladder: the standard shape of the README's table. quick: a short and a long one. standard: 16k tokens of hidden size
-// 2048, cut into batches in six ways, for both head dimensions. Or shapes like 2x16x8192x128.
+// ladder: the standard shape of the README's table. quick: a short and a long one. standard: 16k tokens of
+// hidden size 2048, cut into batches in six ways, for both head dimensions. Or shapes like 2x16x8192x128.
 std::vector<Shape> read_shapes(const std::string& text) {
   if (text == "ladder") return {{2, 16, 8192, 128}};
   if (text == "quick") return {{16, 16, 1024, 128}, {2, 16, 8192, 128}};

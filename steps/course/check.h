@@ -1,6 +1,6 @@
 /// @file
-/// Runs one step on one problem on one machine, and says whether it is right. The commands, the exercises and the tests
-/// all come through here.
+/// Runs one step on one problem on one machine, and says whether it is right. The commands, the exercises and
+/// the tests all come through here.
 ///
 ///     const Question question = ask(problem, make_inputs("gaussian", problem, 1));
 ///     const Outcome outcome = check_apart(find_step("10").library(Machine::simulated), question);
@@ -29,7 +29,8 @@ struct Question {
 };
 
 /// Computes the exact answer.
-/// @param most_rows  above so many rows of O, a sample of `sampled_rows` is checked, else all; 0 means no limit
+/// @param most_rows  above so many rows of O, a sample of `sampled_rows` is checked, else all; 0 means no
+/// limit
 /// @throws attention::Refused  the problem breaks the contract
 Question ask(const attention::Problem& problem, Inputs inputs, int64_t most_rows = 0,
              int64_t sampled_rows = 512, uint64_t seed = 1);
@@ -62,9 +63,9 @@ struct Outcome {
   bool right() const { return kind == Kind::right; }
 };
 
-/// Poisons O, LSE and workspace with NaN, runs the step, and compares everything that can be compared: rows of O and
-/// LSE against the exact answer, the inputs against what they were, the guards, the simulator's reports. On the GPU a
-/// timed run is followed by another check, whose outputs must be the same bit for bit.
+/// Poisons O, LSE and workspace with NaN, runs the step, and compares everything that can be compared: rows
+/// of O and LSE against the exact answer, the inputs against what they were, the guards, the simulator's
+/// reports. On the GPU a timed run is followed by another check, whose outputs must be the same bit for bit.
 /// It runs in this process: a crash or a hang of the step is one of this process. See check_apart().
 /// @param library  Step::library(), or a student's own
 Outcome check(const std::filesystem::path& library, const Question& question, const Setting& setting = {});

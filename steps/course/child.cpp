@@ -1,9 +1,9 @@
 /// @file
 /// Runs work in a process of its own.
 ///
-/// The child sends one JSON object through a pipe: {"value": ...} or {"error": "a sentence"}. If it ends without, the
-/// parent reads the reason off its exit status. Time is up first in the child, which can still say where it was, and
-/// a little later in the parent, which kills it.
+/// The child sends one JSON object through a pipe: {"value": ...} or {"error": "a sentence"}. If it ends
+/// without, the parent reads the reason off its exit status. Time is up first in the child, which can still
+/// say where it was, and a little later in the parent, which kills it.
 #include "child.h"
 
 #include <fcntl.h>
@@ -48,7 +48,8 @@ void on_fatal(const char* text) {
   _exit(0);
 }
 
-// Allocating in a signal handler can block if the signal came inside malloc; then the parent's limit ends the child.
+// Allocating in a signal handler can block if the signal came inside malloc; then the parent's limit ends the
+// child.
 void on_alarm(int) {
   const std::string where = simulator::where_now();
   send({{"error", overtime_text + (where.empty() ? "." : "; it was stopped in " + where + ".")}});

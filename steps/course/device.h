@@ -10,8 +10,9 @@
 
 namespace course {
 
-/// Memory of a machine. Every allocation starts as NaN (0xFF bytes) and has guards at both ends: on the GPU bands of
-/// memory that must not change; the simulated machine itself reports each access outside an allocation, reads too.
+/// Memory of a machine. Every allocation starts as NaN (0xFF bytes) and has guards at both ends: on the GPU
+/// bands of memory that must not change; the simulated machine itself reports each access outside an
+/// allocation, reads too.
 class Device {
 public:
   virtual ~Device() = default;

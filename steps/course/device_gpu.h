@@ -1,7 +1,8 @@
 /// @file
 /// The C interface of device.gpu.so, the one library that calls the CUDA runtime for the program.
 ///
-/// Every function that can fail returns a CUDA error number (0 is success) and writes a full sentence to `error`.
+/// Every function that can fail returns a CUDA error number (0 is success) and writes a full sentence to
+/// `error`.
 #pragma once
 
 #include <stdint.h>

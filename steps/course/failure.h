@@ -10,7 +10,8 @@ namespace course {
 /// The program's exit codes: everything was right; something was wrong or refused; nothing could run.
 enum ExitCode { exit_right = 0, exit_wrong = 1, exit_skipped = 77 };
 
-/// Thrown for everything that the user should read. what() is a full sentence: what was wrong, the number, what to do.
+/// Thrown for everything that the user should read. what() is a full sentence: what was wrong, the number,
+/// what to do.
 class Failure : public std::runtime_error {
 public:
   explicit Failure(const std::string& sentence, int exit_code = exit_wrong)

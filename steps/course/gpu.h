@@ -1,5 +1,6 @@
 /// @file
-/// The GPU, reached through device.gpu.so. Only child processes open it: a process that has used CUDA cannot fork.
+/// The GPU, reached through device.gpu.so. Only child processes open it: a process that has used CUDA cannot
+/// fork.
 #pragma once
 
 #include <functional>
@@ -51,10 +52,12 @@ struct GpuState {
 /// Looks once a process.
 const GpuState& gpu_state();
 
-/// "" if a GPU of this compute capability runs code for architecture `arch` ("75", "80", "90a"); else a sentence.
+/// "" if a GPU of this compute capability runs code for architecture `arch` ("75", "80", "90a"); else a
+/// sentence.
 std::string why_not(const std::string& arch, const flash_gpu_info& gpu);
 
-/// Dense FP16 tensor-core peak in TFLOP/s at the data sheet's clock, or 0 if this program does not know the GPU.
+/// Dense FP16 tensor-core peak in TFLOP/s at the data sheet's clock, or 0 if this program does not know the
+/// GPU.
 double peak_tflops(const flash_gpu_info& gpu);
 
 }  // namespace course

@@ -1,8 +1,9 @@
 /// @file
 /// Q, K and V by name.
 ///
-/// Every element is computed from its own place (tensor, batch, head, row, column) and the seed, with no state carried
-/// from one to the next; so the tensors can be filled by many cores, and are the same everywhere.
+/// Every element is computed from its own place (tensor, batch, head, row, column) and the seed, with no
+/// state carried from one to the next; so the tensors can be filled by many cores, and are the same
+/// everywhere.
 #include "inputs.h"
 
 #include <unistd.h>
@@ -102,8 +103,8 @@ struct LastKeyWins : Generator {
   }
 };
 
-// Every key of every head has a code of signs; query i carries twice the code of one key, so its row of O is nearly
-// that key's V, and V spells out batch, head, key and column. Whatever is exchanged shows.
+// Every key of every head has a code of signs; query i carries twice the code of one key, so its row of O is
+// nearly that key's V, and V spells out batch, head, key and column. Whatever is exchanged shows.
 struct Fingerprint : Generator {
   using Generator::Generator;
   double value(const Place& p) const override {

@@ -26,7 +26,8 @@ struct InputKind {
 /// All generators: gaussian, outliers, growing, negative, last_key_wins, fingerprint, zeros_q.
 const std::vector<InputKind>& input_kinds();
 
-/// Makes inputs. The same name, problem and seed give the same bits on every machine, whatever its number of cores.
+/// Makes inputs. The same name, problem and seed give the same bits on every machine, whatever its number of
+/// cores.
 /// @throws Failure  for an unknown name, or if the tensors do not fit into this machine's memory
 Inputs make_inputs(const std::string& name, const attention::Problem& problem, uint64_t seed);
 

@@ -14,15 +14,19 @@ using namespace course;
 
 // CLI11's message about a wrong command line, as a sentence.
 std::string sentence(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
-  std::string text = error.what();
-  while (!text.empty() && (text.back() == '\n' || text.back() == '.')) text.pop_back();
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) && app.get_subcommands().empty()) {
+  const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error);
+  if (unknown && app.get_subcommands().empty()) {
     std::string names;
     for (const CLI::App* command : app.get_subcommands({}))
       names += (names.empty() ? "" : ", ") + command->get_name();
     return "There is no command or option '" + std::string(argc > 1 ? argv[1] : "") + "'; the commands are " +
            names + ".";
   }
+  std::string text = error.what();
+  text.erase(text.find_last_not_of("\n.") + 1);
+  const size_t colon = std::min(text.find(':'), text.size());
+  if (unknown) text = "Nothing is known about" + text.substr(colon + 1);
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error)) text = text.substr(0, colon) + " needs a value";
   const std::string command =
       app.get_subcommands().empty() ? "" : " " + app.get_subcommands().front()->get_name();
   return text + "; see ./learn" + command + " --help.";

@@ -33,10 +33,10 @@ Window window(const std::string& protocol, const std::vector<double>& start_ms, 
 
 /// Verifies, measures, and verifies again, in a child process.
 ///
-/// *burst*: the GPU idles for 0.4 s, then runs the step alone; the launches that begin 10 to 40 ms after the start, while
-/// the clock is still high. *steady*: the same run's last 0.3 s of 0.7 s, at the clock that the power limit allows. A
-/// launch too long for the burst window gets *three runs* instead, each after 0.4 s of idling. The inputs stay in L2 as
-/// far as they fit.
+/// *burst*: the GPU idles for 0.4 s, then runs the step alone; the launches that begin 10 to 40 ms after the
+/// start, while the clock is still high. *steady*: the same run's last 0.3 s of 0.7 s, at the clock that the
+/// power limit allows. A launch too long for the burst window gets *three runs* instead, each after 0.4 s of
+/// idling. The inputs stay in L2 as far as they fit.
 Measurement measure(const std::filesystem::path& library, const Question& question);
 
 }  // namespace course

@@ -20,7 +20,8 @@ int64_t whole_number(const std::string& option, const std::string& text);
 /// @throws Failure  the text is none, "nan" included
 double number(const std::string& option, const std::string& text);
 
-/// The options --batch, --heads, --seq, --seq-q, --seq-k, --dim, --causal, --scale, --input, --seed, --q, --k, --v.
+/// The options --batch, --heads, --seq, --seq-q, --seq-k, --dim, --causal, --scale, --input, --seed, --q,
+/// --k, --v.
 struct ProblemOptions {
   std::optional<std::string> batch, heads, seq, seq_q, seq_k, dim, scale, input, seed;
   bool causal = false;
@@ -37,8 +38,8 @@ struct Given {
   Inputs inputs;
 };
 
-/// What the options describe; what they leave open is the machine's default: B=1 H=2 S=256 D=64 simulated, and the
-/// ladder's standard shape B=2 H=16 S=8192 D=128 on the GPU.
+/// What the options describe; what they leave open is the machine's default: B=1 H=2 S=256 D=64 simulated,
+/// and the ladder's standard shape B=2 H=16 S=8192 D=128 on the GPU.
 /// @throws Failure            options that contradict each other, a bad number, a bad file
 /// @throws attention::Refused  a problem that the contract refuses
 Given read_problem(const ProblemOptions& options, Machine machine);

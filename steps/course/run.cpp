@@ -9,8 +9,7 @@
 #include "gpu.h"
 #include "npy.h"
 #include "options.h"
-#include "steps.h"
-#include "table.h"
+#include "report.h"
 #include "units.h"
 
 namespace course {
@@ -28,11 +27,11 @@ struct RunOptions {
   bool as_json = false, once = false;
 };
 
-// A step, and where it runs.
-struct Job {
-  Step step;
+// The jobs of one machine, which all answer the same question.
+struct Group {
   Machine machine;
-  std::string skipped;  // why it cannot run, or ""
+  std::vector<Job> jobs;
+  Given given;
 };
 
 simulator::Schedule read_schedule(const std::string& text) {
@@ -42,7 +41,9 @@ simulator::Schedule read_schedule(const std::string& text) {
   throw Failure("There is no schedule '" + text + "'; the schedules are early, late and random.");
 }
 
-std::vector<Job> plan(const RunOptions& o) {
+// Which step runs where.
+// @param note  receives what the user should know first
+std::vector<Job> plan(const RunOptions& o, std::string& note) {
   if (o.device != "auto" && o.device != "cpu" && o.device != "gpu")
     throw Failure("There is no device '" + o.device +
                   "'; the devices are auto, cpu (the simulated GPU) and gpu.");
@@ -55,16 +56,26 @@ std::vector<Job> plan(const RunOptions& o) {
                       " Use --device cpu to run on the simulated GPU; ./learn doctor says what is missing.",
                   exit_skipped);
   if (!gpu.usable) {
-    (o.as_json ? std::cerr : std::cout)
-        << "There is no GPU to use here, so the steps run on the simulated GPU. (" << gpu.why << ")\n\n";
+    note = "There is no GPU to use here, so the steps run on the simulated GPU. (" + gpu.why + ")\n\n";
     return jobs;
   }
   for (Job& job : jobs) {
     const std::string reason = why_not(job.step.arch, gpu.info);
-    if (o.device == "gpu") job.skipped = reason.empty() ? "" : reason + " Use --device cpu for it.";
+    if (o.device == "gpu" && !reason.empty()) job.skipped = reason + " Use --device cpu for it.";
     if (o.device == "gpu" || reason.empty()) job.machine = Machine::gpu;
   }
   return jobs;
+}
+
+std::vector<Group> group(const std::vector<Job>& jobs, const ProblemOptions& options) {
+  std::vector<Group> groups;
+  for (Machine machine : {Machine::gpu, Machine::simulated}) {
+    std::vector<Job> some;
+    std::copy_if(jobs.begin(), jobs.end(), std::back_inserter(some),
+                 [&](const Job& j) { return j.machine == machine; });
+    if (!some.empty()) groups.push_back({machine, some, read_problem(options, machine)});
+  }
+  return groups;
 }
 
 void check_output_files(const RunOptions& o) {
@@ -89,79 +100,6 @@ double expected_seconds(const Job& job, const attention::Problem& problem) {
   return matmul_flops(problem) / 2 / rate;
 }
 
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-std::string verdict_text(const Outcome& outcome) {
-  if (!outcome.right()) return name_of(outcome.kind);
-  return "right, " + digits(outcome.verdict.margin, 2);
-}
-
-Table make_table(Machine machine, const std::vector<Job>& jobs) {
-  size_t longest = 0;
-  for (const Job& job : jobs) longest = std::max(longest, job.step.name.size());
-  std::vector<Table::Column> columns = {
-      {"", "step", longest, true}, {"", "on", 3, true}, {"verdict and", "error share", 11, true}};
-  if (machine == Machine::gpu) {
-    columns.insert(columns.end(), {{"", "ms", 8}, {"", "TFLOP/s", 8}, {"% of", "peak", 6}});
-  } else {
-    for (const auto& [above, title] : {std::pair{"bytes", "asked"},
-                                       {"dis-", "tinct"},
-                                       {"tensor", "FLOPs"},
-                                       {"scalar", "FLOPs"},
-                                       {"expo-", "nent."},
-                                       {"divi-", "sions"},
-                                       {"re-", "scales"},
-                                       {"bar-", "riers"},
-                                       {"bank", "confl."},
-                                       {"", "sec."}})
-      columns.push_back({above, title, 6});
-  }
-  return Table(columns);
-}
-
-std::vector<std::string> cells(const Job& job, const attention::Problem& problem, const Outcome& outcome) {
-  std::vector<std::string> row = {job.step.name, name_of(job.machine), verdict_text(outcome)};
-  if (outcome.kind == Kind::skipped || outcome.kind == Kind::refused) return row;
-  if (job.machine == Machine::gpu) {
-    if (outcome.ms.empty()) return row;
-    const double ms = median(outcome.ms), tflops = matmul_flops(problem) / ms * 1e-9,
-                 peak = peak_tflops(gpu_state().info);
-    row.insert(row.end(),
-               {digits(ms, 4), digits(tflops, 4), peak > 0 ? digits(100 * tflops / peak, 3) : "-"});
-    return row;
-  }
-  const simulator::Ledger& l = outcome.ledger;
-  for (uint64_t count :
-       {l.global_read + l.global_written, l.global_read_distinct + l.global_written_distinct, l.tensor_flops,
-        l.scalar_flops, l.exponentials, l.divisions, l.rescales, l.barriers, l.bank_conflicts})
-    row.push_back(short_count(count));
-  row.push_back(digits(outcome.seconds, 3));
-  return row;
-}
-
-json to_json(const Job& job, const attention::Problem& p, const Outcome& outcome) {
-  json row = outcome;
-  row.erase("right");
-  row.erase("sites");
-  row["step"] = job.step.name;
-  row["device"] = name_of(job.machine);
-  row["problem"] = {{"batch", p.batch}, {"heads", p.heads},   {"seq_q", p.seq_q}, {"seq_k", p.seq_k},
-                    {"dim", p.dim},     {"causal", p.causal}, {"scale", p.scale}};
-  if (job.machine == Machine::gpu) row.erase("ledger");
-  if (!outcome.ms.empty()) {
-    row["ms"] = median(outcome.ms);
-    row["launches"] = outcome.ms.size();
-    row["tflops"] = matmul_flops(p) / median(outcome.ms) * 1e-9;
-  } else {
-    row.erase("ms");
-  }
-  return row;
-}
-
 Outcome run_job(const Job& job, const Question& question, const RunOptions& o) {
   if (!job.skipped.empty()) {
     Outcome outcome;
@@ -182,48 +120,56 @@ Outcome run_job(const Job& job, const Question& question, const RunOptions& o) {
                      [&](double seconds) { progress.update(seconds); });
 }
 
-// Runs the jobs of one machine, all on the same question.
-void run_group(Machine machine, const std::vector<Job>& jobs, const RunOptions& o,
-               std::vector<Outcome>& outcomes, json& rows) {
-  Given given = read_problem(o.problem, machine);
-  const attention::Problem problem = given.problem;
-  double expected = 0;
-  for (const Job& job : jobs) expected += expected_seconds(job, problem);
-  if (!o.as_json)
-    std::printf(
-        "%s: %s, inputs: %s\n", machine == Machine::gpu ? gpu_state().info.name : "Simulated GPU",
-        describe(problem).c_str(),
-        o.problem.from_files() ? o.problem.Q_file.c_str() : o.problem.input.value_or("gaussian").c_str());
-  if (expected > 60)
-    std::fprintf(
-        stderr,
-        "The simulated GPU will take about %s for this; smaller sequences or fewer heads take less.\n",
-        duration(expected).c_str());
+void print_head(const Group& g, const RunOptions& o) {
+  const std::string machine = g.machine == Machine::gpu ? gpu_state().info.name : "Simulated GPU";
+  const std::string inputs = o.problem.from_files()
+                                 ? o.problem.Q_file + ", " + o.problem.K_file + ", " + o.problem.V_file
+                                 : o.problem.input.value_or("gaussian");
+  const std::string schedule =
+      g.machine == Machine::simulated && o.schedule != "early"
+          ? ", schedule: " + o.schedule +
+                (o.schedule == "random" ? ", seed " + std::to_string(o.problem.seed_value()) : "")
+          : "";
+  std::printf("%s: %s, inputs: %s%s\n\n", machine.c_str(), describe(g.given.problem).c_str(), inputs.c_str(),
+              schedule.c_str());
   std::fflush(stdout);
+}
+
+void warn_if_long(const Group& g) {
+  double expected = 0;
+  for (const Job& job : g.jobs) expected += expected_seconds(job, g.given.problem);
+  if (expected > 60)
+    std::cerr << "The simulated GPU will take about " << duration(expected)
+              << " for this; shorter sequences or fewer heads take less.\n";
+}
+
+const char* footer(Machine machine) {
+  return machine == Machine::gpu ? "Error share: the largest error over what is allowed; below 1 is right. "
+                                   "./learn run --device cpu counts bytes "
+                                   "and operations.\n"
+                                 : "Error share: the largest error over what is allowed; below 1 is right. k "
+                                   "= 10^3, M = 10^6, G = 10^9.\n";
+}
+
+void run_group(Group& g, const RunOptions& o, std::vector<Outcome>& outcomes, json& rows) {
+  const attention::Problem problem = g.given.problem;
+  if (!o.as_json) print_head(g, o);
+  warn_if_long(g);
   const Question question =
-      ask(problem, std::move(given.inputs), machine == Machine::gpu ? most_rows_checked_on_gpu : 0);
-  const Table table = make_table(machine, jobs);
-  if (!o.as_json) {
-    std::printf("\n");
-    table.print_heading();
-  }
+      ask(problem, std::move(g.given.inputs), g.machine == Machine::gpu ? most_rows_checked_on_gpu : 0);
+  const Table table = run_table(g.machine, g.jobs);
+  if (!o.as_json) table.print_heading();
   std::string messages;
-  for (const Job& job : jobs) {
+  for (const Job& job : g.jobs) {
     outcomes.push_back(run_job(job, question, o));
     const Outcome& outcome = outcomes.back();
-    rows.push_back(to_json(job, problem, outcome));
-    if (!o.as_json) table.print_row(cells(job, problem, outcome));
-    if (!outcome.right())
-      messages += job.step.name + " " +
-                  (outcome.kind == Kind::wrong ? "is wrong" : std::string("was ") + name_of(outcome.kind)) +
-                  ": " + outcome.message + "\n";
+    rows.push_back(run_json(job, problem, outcome));
+    if (!o.as_json) table.print_row(run_row(job, problem, outcome));
+    const std::string said =
+        outcome.kind == Kind::wrong ? "is wrong" : std::string("was ") + name_of(outcome.kind);
+    if (!outcome.right()) messages += job.step.name + " " + said + ": " + outcome.message + "\n";
   }
-  if (o.as_json) return;
-  std::printf("\n%s", messages.c_str());
-  std::printf("Error share: the largest error over what is allowed; below 1 is right.%s\n\n",
-              machine == Machine::gpu
-                  ? " Bytes and operations are counted by the simulated GPU: --device cpu."
-                  : " Counts: k = 10^3, M = 10^6, G = 10^9.");
+  if (!o.as_json) std::printf("\n%s%s\n", messages.c_str(), footer(g.machine));
 }
 
 int exit_code(const std::vector<Outcome>& outcomes) {
@@ -237,20 +183,13 @@ int exit_code(const std::vector<Outcome>& outcomes) {
 int run(const RunOptions& o) {
   read_schedule(o.schedule);
   check_output_files(o);
-  const std::vector<Job> jobs = plan(o);
+  std::string note;
+  std::vector<Group> groups = group(plan(o, note), o.problem);
+  (o.as_json ? std::cerr : std::cout) << note << std::flush;
   std::vector<Outcome> outcomes;
   json rows = json::array();
-  for (Machine machine : {Machine::gpu, Machine::simulated}) {
-    std::vector<Job> group;
-    std::copy_if(jobs.begin(), jobs.end(), std::back_inserter(group),
-                 [&](const Job& j) { return j.machine == machine; });
-    if (!group.empty()) run_group(machine, group, o, outcomes, rows);
-  }
+  for (Group& g : groups) run_group(g, o, outcomes, rows);
   if (o.as_json) std::cout << rows.dump(2) << "\n";
-  for (const std::string& file : {o.O_file, o.LSE_file})
-    if (!o.as_json && !file.empty() && outcomes.front().kind != Kind::refused &&
-        outcomes.front().kind != Kind::skipped && std::filesystem::exists(file))
-      std::printf("Written: %s\n", file.c_str());
   return exit_code(outcomes);
 }
 

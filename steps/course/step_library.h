@@ -10,8 +10,8 @@
 
 namespace course {
 
-/// A step (or a student's version of one), behind its C interface. Open it in the process that runs it: a simulated
-/// step shares the simulator with the program.
+/// A step (or a student's version of one), behind its C interface. Open it in the process that runs it: a
+/// simulated step shares the simulator with the program.
 class StepLibrary {
 public:
   /// @throws Failure  the file is absent, or is no step

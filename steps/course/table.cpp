@@ -6,10 +6,30 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <sstream>
 
 #include "units.h"
 
 namespace course {
+namespace {
+
+constexpr size_t page_width = 120;
+
+// Breaks text between words into lines of at most `width` characters; all but the first are indented.
+std::string wrapped(const std::string& text, size_t width, size_t indent) {
+  std::istringstream words(text);
+  std::string result, line;
+  for (std::string word; words >> word;) {
+    if (!line.empty() && line.size() + 1 + word.size() > width) {
+      result += line + "\n" + std::string(indent, ' ');
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return result + line;
+}
+
+}  // namespace
 
 Table::Table(std::vector<Column> columns) : columns_(std::move(columns)) {
   for (Column& c : columns_) c.width = std::max({c.width, c.above.size(), c.title.size()});
@@ -17,10 +37,16 @@ Table::Table(std::vector<Column> columns) : columns_(std::move(columns)) {
 
 void Table::print(const std::vector<std::string>& cells) const {
   std::string line;
+  size_t used = 0;  // by all columns but the last
   for (size_t i = 0; i < columns_.size(); ++i) {
     const std::string& cell = i < cells.size() ? cells[i] : "";
+    if (i + 1 == columns_.size() && columns_[i].left && used + 20 < page_width) {
+      line += (i ? "  " : "") + wrapped(cell, page_width - used - 2, used + 2);
+      break;
+    }
     line += (i ? "  " : "") +
             (columns_[i].left ? pad_right(cell, columns_[i].width) : pad_left(cell, columns_[i].width));
+    used += (i ? 2 : 0) + columns_[i].width;
   }
   line.erase(line.find_last_not_of(' ') + 1);
   std::printf("%s\n", line.c_str());

@@ -7,7 +7,8 @@
 
 namespace course {
 
-/// A table with a fixed set of columns, printed to standard output row by row.
+/// A table with a fixed set of columns, printed to standard output row by row. A last column of text is
+/// wrapped so that the page is 120 columns wide.
 class Table {
 public:
   struct Column {
@@ -25,7 +26,8 @@ private:
   std::vector<Column> columns_;
 };
 
-/// A line on standard error that says how far the work is, if that is a terminal and the work takes over two seconds.
+/// A line on standard error that says how far the work is, if that is a terminal and the work takes over two
+/// seconds.
 class Progress {
 public:
   /// @param expected_seconds  0 if nobody knows

@@ -7,7 +7,8 @@
 
 namespace course {
 
-/// A count in at most six characters, with four significant digits: 9999, 12.34k, 123.4M, 1.234G. Factors of 1000.
+/// A count in at most six characters, with four significant digits: 9999, 12.34k, 123.4M, 1.234G. Factors of
+/// 1000.
 std::string short_count(uint64_t count);
 
 /// A value with so many significant digits, without an exponent where that is readable: 0.3127, 12.5, 640.
