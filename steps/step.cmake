@@ -39,39 +39,50 @@ endif()
 set(FLASH_BIN ${CMAKE_BINARY_DIR}/bin)
 
 # How a unit that includes the simulated hardware/ is compiled: its plain loads and stores call the simulator.
-set(FLASH_HOOKS -O1 -g -fsanitize=thread,bounds -fno-strict-aliasing -fvisibility=hidden -fvisibility-inlines-hidden
-                -Wno-unknown-pragmas -Wno-tsan)
+# DWARF 4, because in DWARF 5 addr2line of binutils 2.40 names the including file instead of the included one.
+set(FLASH_HOOKS -O1 -gdwarf-4 -fsanitize=thread,bounds -fno-strict-aliasing -fstack-clash-protection
+                -fvisibility=hidden -fvisibility-inlines-hidden -Wno-unknown-pragmas -Wno-tsan -Wno-attributes)
 
-# flash_simulated_library(NAME SOURCE [STEP]): a kernel file for the simulator.
-function(flash_simulated_library name source namespace)
-  file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${name}.simulated.cpp CONTENT
-       "#include \"${source}\"\n#include <steps/course/step_interface_body.h>\n")
-  add_library(${name}.simulated SHARED ${CMAKE_CURRENT_BINARY_DIR}/${name}.simulated.cpp)
-  target_compile_options(${name}.simulated PRIVATE ${FLASH_HOOKS})
-  target_compile_definitions(${name}.simulated PRIVATE STEP=${namespace})
-  target_include_directories(${name}.simulated PRIVATE ${FLASH_ROOT}/reference_cpu/simulator ${FLASH_ROOT})
-  target_link_libraries(${name}.simulated PRIVATE simulator reference)
-  set_target_properties(${name}.simulated PROPERTIES PREFIX "" OUTPUT_NAME ${name}.simulated
-                        LIBRARY_OUTPUT_DIRECTORY ${FLASH_BIN}/steps BUILD_RPATH "$ORIGIN/..")
+# A library of one kernel file, for one of the two machines. A step, named by its namespace, gets the C
+# interface too; a module of the tests (NAMESPACE "") has none. FOLDER of FLASH_BIN receives it. It exports
+# its flash_* functions alone: code with hooks and code without must not be exchanged for each other.
+function(flash_kernel_library target extension source namespace folder)
+  set(unit ${CMAKE_CURRENT_BINARY_DIR}/${target}.${extension})
+  set(content "#include \"${source}\"\n")
+  if(namespace)
+    string(APPEND content "#include <steps/course/step_interface_body.h>\n")
+  endif()
+  file(GENERATE OUTPUT ${unit} CONTENT "${content}")
+  add_library(${target} SHARED ${unit})
+  if(namespace)
+    target_compile_definitions(${target} PRIVATE STEP=${namespace})
+  endif()
+  target_link_options(${target} PRIVATE LINKER:--version-script=${FLASH_ROOT}/steps/exports.map LINKER:-z,defs)
+  set_target_properties(${target} PROPERTIES PREFIX "" LINK_DEPENDS ${FLASH_ROOT}/steps/exports.map
+                        LIBRARY_OUTPUT_DIRECTORY ${FLASH_BIN}/${folder} BUILD_RPATH "$ORIGIN/..")
 endfunction()
 
-# flash_gpu_library(NAME SOURCE NAMESPACE ARCH): the same file for the GPU. ARCH is the least architecture; its PTX
-# runs on newer GPUs, and Hopper gets machine code. "90a" code runs on Hopper alone.
-function(flash_gpu_library name source namespace arch)
-  file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${name}.gpu.cu CONTENT
-       "#include \"${source}\"\n#include <steps/course/step_interface_body.h>\n")
-  add_library(${name}.gpu SHARED ${CMAKE_CURRENT_BINARY_DIR}/${name}.gpu.cu)
+# flash_simulated_library(NAME SOURCE NAMESPACE FOLDER): a kernel file for the simulator.
+function(flash_simulated_library name source namespace folder)
+  flash_kernel_library(${name}.simulated cpp ${source} "${namespace}" ${folder})
+  target_compile_options(${name}.simulated PRIVATE ${FLASH_HOOKS})
+  target_include_directories(${name}.simulated PRIVATE ${FLASH_ROOT}/reference_cpu/simulator ${FLASH_ROOT})
+  target_link_libraries(${name}.simulated PRIVATE simulator reference)
+endfunction()
+
+# flash_gpu_library(NAME SOURCE NAMESPACE FOLDER ARCH): the same file for the GPU. ARCH is the least
+# architecture; its PTX runs on newer GPUs, and Hopper gets machine code. "90a" code runs on Hopper alone.
+function(flash_gpu_library name source namespace folder arch)
+  flash_kernel_library(${name}.gpu cu ${source} "${namespace}" ${folder})
   if(arch STREQUAL "90a")
     set(architectures 90a)
   else()
     set(architectures ${arch}-virtual 90-real)
   endif()
   target_compile_options(${name}.gpu PRIVATE -lineinfo -Xptxas=-v -Xcompiler=-fvisibility=hidden,-Wall,-Wextra,-Werror)
-  target_compile_definitions(${name}.gpu PRIVATE STEP=${namespace})
   target_include_directories(${name}.gpu PRIVATE ${FLASH_ROOT}/steps ${FLASH_ROOT})
   target_link_libraries(${name}.gpu PRIVATE reference)
-  set_target_properties(${name}.gpu PROPERTIES PREFIX "" OUTPUT_NAME ${name}.gpu CUDA_ARCHITECTURES "${architectures}"
-                        CUDA_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${FLASH_BIN}/steps
+  set_target_properties(${name}.gpu PROPERTIES CUDA_ARCHITECTURES "${architectures}" CUDA_VISIBILITY_PRESET hidden
                         CUDA_COMPILER_LAUNCHER "${CMAKE_COMMAND};-P;${FLASH_ROOT}/steps/ptxas_gate.cmake;--")
   set_property(GLOBAL APPEND PROPERTY FLASH_GPU_TARGETS ${name}.gpu)
 endfunction()
@@ -81,10 +92,10 @@ function(step)
   cmake_parse_arguments(arg "" "PREV;ARCH;TITLE" "" ${ARGN})
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME name)
   string(SUBSTRING ${name} 0 2 number)
-  flash_simulated_library(${name} ${CMAKE_CURRENT_SOURCE_DIR}/attention.cu step_${number})
+  flash_simulated_library(${name} ${CMAKE_CURRENT_SOURCE_DIR}/attention.cu step_${number} steps)
   add_dependencies(course ${name}.simulated)
   if(FLASH_CUDA)
-    flash_gpu_library(${name} ${CMAKE_CURRENT_SOURCE_DIR}/attention.cu step_${number} ${arg_ARCH})
+    flash_gpu_library(${name} ${CMAKE_CURRENT_SOURCE_DIR}/attention.cu step_${number} steps ${arg_ARCH})
     add_dependencies(course ${name}.gpu)
   endif()
   string(REGEX REPLACE "^-$" "" prev "${arg_PREV}")

@@ -31,8 +31,12 @@ void async_copy(void* destination, const void* source, int bytes, int valid, Sit
   const int index = static_cast<int>(self.cta->copies.size());
   self.cta->copies.push_back({self.id, static_cast<unsigned char*>(destination), static_cast<const unsigned char*>(source),
                               bytes, valid, false, site});
-  if (valid > 0) touch(source, static_cast<size_t>(valid), Access::read, self, place_of(site));
-  touch_in_flight(destination, static_cast<size_t>(bytes), self, index, place_of(site));
+  if (valid > 0)
+    touch(source, static_cast<size_t>(valid), static_cast<size_t>(bytes), Access::read, self, place_of(site));
+  if (!touch_in_flight(destination, static_cast<size_t>(bytes), self, index, place_of(site))) {
+    self.cta->copies.pop_back();
+    return;
+  }
   std::memset(destination, 0xFF, static_cast<size_t>(bytes));  // poison: nobody may read it yet
   const Schedule schedule = machine.options.schedule;
   if (schedule == Schedule::early || (schedule == Schedule::random && machine.random() % 2)) deliver(self.cta->copies[index]);

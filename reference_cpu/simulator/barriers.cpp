@@ -16,13 +16,12 @@ const char* base_name(const char* path) {
 }
 
 // Opens the barrier: all that arrived have released, the sleepers acquire and wake.
-void complete(int id, Barrier& barrier) {
+void complete(Barrier& barrier) {
   ++machine.ledger.barriers;
   std::vector<Thread*> arrivals, sleepers;
   arrivals.swap(barrier.arrivals);
   sleepers.swap(barrier.sleepers);
   barrier.expected = 0;
-  (void)id;
   synchronize(arrivals, sleepers);
   for (Thread* t : sleepers)
     if (t != machine.thread) wake(*t);
@@ -38,11 +37,14 @@ void arrive(const char* call, int id, int threads, Site site, bool sleeps) {
   Barrier& barrier = self.cta->barriers[id];
   if (threads % warp_size != 0) fail("barrier", "The thread count of a barrier must be a multiple of 32.", site);
   if (!barrier.arrivals.empty() && barrier.expected != threads)
-    fail("barrier", "Two calls give the same barrier different thread counts.", site);
+    fail("barrier",
+         ("Two calls give barrier " + std::to_string(id) + " different thread counts: " + std::to_string(threads) +
+          " here, " + std::to_string(barrier.expected) + " at " + describe_place(place_of(barrier.first)) + ".").c_str(),
+         site);
   // The GPU's barrier takes whole warps: lanes of one warp must come through the same call.
   for (Thread* t : barrier.sleepers)
     if (t->warp() == self.warp() && (t->waits_at.line != site.line || t->waits_at.file != site.file)) {
-      report_once("barrier", std::to_string(site.line) + "," + std::to_string(t->waits_at.line), [&] {
+      report_once("barrier", place_of(site), place_of(t->waits_at), [&] {
         return "divergent barrier: lanes of one warp wait at " + describe_place(place_of(t->waits_at)) + " and at " +
                describe_place(place_of(site)) + " (" + describe_thread(self) + "). Every lane of a warp must reach the same " +
                call + ".";
@@ -50,10 +52,11 @@ void arrive(const char* call, int id, int threads, Site site, bool sleeps) {
       break;
     }
   barrier.expected = threads;
+  if (barrier.arrivals.empty()) barrier.first = site;
   barrier.arrivals.push_back(&self);
   if (sleeps) barrier.sleepers.push_back(&self);
   if (is_complete(barrier, *self.cta)) {
-    complete(id, barrier);
+    complete(barrier);
   } else if (sleeps) {
     self.barrier_id = id;
     block(call, site);
@@ -77,7 +80,7 @@ void thread_returned(Thread& thread) {
   Cta& cta = *thread.cta;
   --cta.live;
   for (auto& [id, barrier] : cta.barriers)
-    if (barrier.expected == 0 && is_complete(barrier, cta)) complete(id, barrier);
+    if (barrier.expected == 0 && is_complete(barrier, cta)) complete(barrier);
 }
 
 void warp_collective(const char* instruction, unsigned mask, void* argument, WarpAction action, Site site) {

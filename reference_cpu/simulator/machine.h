@@ -11,6 +11,8 @@
 #include <random>
 #include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core.h"
@@ -76,6 +78,7 @@ struct OpenCollective {
 
 struct Barrier {
   int expected = 0;                ///< 0: every thread that has not returned
+  Site first{};                    ///< the call of the first that arrived
   std::vector<Thread*> arrivals;   ///< all that arrived
   std::vector<Thread*> sleepers;   ///< those of them that wait
 };
@@ -105,7 +108,9 @@ struct Machine {
   Options options;
   Ledger ledger;
   std::vector<Report> reports;
-  std::set<std::string> reported;  ///< one entry a fault
+  std::set<std::tuple<const char*, uint32_t, uint32_t>> reported_places;  ///< kind and places: the fast filter
+  std::set<std::string> reported;                                         ///< kind and lines: one entry a fault
+  std::map<uint32_t, std::string> unwritten;  ///< reads of memory that nobody had written, by their places
   std::map<std::pair<std::string, int>, SyncSite> sites;
   std::mt19937_64 random;
 
@@ -115,6 +120,8 @@ struct Machine {
   Cta* cta = nullptr;       ///< the running one
   Thread* thread = nullptr; ///< the running one
   Time clock = 0, launch_start = 0, cta_start = 0;
+  const void* stray_address = nullptr;  ///< the last access to memory that is neither global nor shared,
+  uint32_t stray_place = 0;             ///< and where it stands: should the CPU fault on it
 
   // Shared memory of the running CTA: [dynamic, 256 KB][static].
   unsigned char* dynamic_shared = nullptr;
@@ -137,30 +144,41 @@ void synchronize(const std::vector<Thread*>& releasers, const std::vector<Thread
 void thread_returned(Thread& thread);  ///< it counts no more at barriers that wait for all
 
 // async.cpp
-void finish_copies(Thread& thread);  ///< at its return
+void finish_copies(Thread& thread);  ///< when its CTA ends: nothing stays in flight
 std::string describe_copy(int index);
 
 // memory.cpp: what a wrapped or plain access does
 enum class Access { read, write, atomic };
-void touch(const void* address, size_t bytes, Access access, Thread& thread, uint32_t place);
+/// @param alignment  the address must be a multiple of it
+/// @return           whether it lies within bounds
+bool touch(const void* address, size_t bytes, size_t alignment, Access access, Thread& thread, uint32_t place);
 /// An asynchronous copy begins to write: as a write now, but in flight until landed().
-void touch_in_flight(void* destination, size_t bytes, Thread& thread, int copy, uint32_t place);
+bool touch_in_flight(void* destination, size_t bytes, Thread& thread, int copy, uint32_t place);
 /// The copy is complete and `thread` has waited for it.
 void landed(void* destination, size_t bytes, Thread& thread, int copy, uint32_t place);
 void start_launch_memory();
 void start_cta_memory();
+void end_cta_memory();
 std::string describe_address(const void* address);
 
 // places.cpp
 uint32_t place_of(const void* program_counter);
 uint32_t place_of(Site site);
+/// An atomic operation marks its place with these bits, which no other place has.
+inline constexpr uint32_t atomic_place = 1u << 20;
+inline bool is_atomic(uint32_t place) { return place >> 20 == 3; }
 std::string describe_place(uint32_t place);
 std::string describe_thread(const Thread& thread);
 
-/// Records a fault once for each `key`; `make_text` is called only the first time.
+/// Records a fault once for each pair of source lines (a line may be many places: templates, unrolled loops).
+/// `make_text` is called only then.
 template <typename MakeText>
-void report_once(const char* kind, const std::string& key, MakeText make_text) {
-  if (machine.reports.size() < 50 && machine.reported.insert(kind + (":" + key)).second)
+void report_once(const char* kind, uint32_t place, uint32_t other_place, MakeText make_text) {
+  if (place > other_place) std::swap(place, other_place);
+  if (machine.reports.size() >= 50 || !machine.reported_places.insert({kind, place, other_place}).second) return;
+  std::string line = describe_place(place), other_line = describe_place(other_place);
+  if (line > other_line) std::swap(line, other_line);
+  if (machine.reported.insert(kind + (": " + line) + ", " + other_line).second)
     machine.reports.push_back({kind, make_text()});
 }
 

@@ -2,13 +2,14 @@
 /// Places in a kernel's source: 22 bits that name a program counter or a call site, and their words.
 #include <cstdio>
 #include <cstring>
+#include <map>
 
 #include "machine.h"
 
 namespace simulator {
 namespace {
 
-constexpr uint32_t site_flag = 1u << 21, unknown = site_flag - 1;
+constexpr uint32_t site_flag = 1u << 21, unknown = site_flag - 1;  // a site has at most 20 bits, and atomic_place
 std::vector<Site> sites;
 
 const char* base_name(const char* path) {
@@ -44,10 +45,13 @@ uint32_t place_of(Site site) {
 
 std::string describe_place(uint32_t place) {
   if (place & site_flag) {
-    const Site& site = sites[place & ~site_flag];
+    const Site& site = sites[place & ~(site_flag | atomic_place)];
     return short_path(site.file) + ":" + std::to_string(site.line);
   }
   if (place == unknown) return "an unknown line";
+  static std::map<std::pair<std::string, uint32_t>, std::string> known;
+  std::string& words = known[{machine.module_file, place}];
+  if (!words.empty()) return words;
   char command[4600], line[4096] = "";
   std::snprintf(command, sizeof command, "addr2line -e '%s' 0x%x 2>/dev/null", machine.module_file.c_str(), place);
   if (FILE* pipe = popen(command, "r")) {
@@ -55,8 +59,8 @@ std::string describe_place(uint32_t place) {
     pclose(pipe);
   }
   line[std::strcspn(line, " \n")] = 0;
-  if (!line[0] || line[0] == '?') return std::string(base_name(machine.module_file.c_str())) + " at an unknown line";
-  return short_path(line);
+  const bool found = line[0] && line[0] != '?';
+  return words = found ? short_path(line) : base_name(machine.module_file.c_str()) + std::string(" at an unknown line");
 }
 
 std::string describe_thread(const Thread& thread) {

@@ -128,7 +128,7 @@ void report_blocked() {
   if (returned) text += "; " + std::to_string(returned) + " threads have returned";
   text += ". Nobody can go on.";
   scheduler.fault = text;
-  report_once("deadlock", text, [&] { return text; });
+  machine.reports.push_back({"deadlock", text});
 }
 
 // The body of every fiber.
@@ -137,7 +137,6 @@ void thread_main(ctx::transfer_t from) {
   else scheduler.main = from.fctx;
   machine.launch->body(machine.launch->arguments);
   Thread& self = *machine.thread;
-  finish_copies(self);
   self.done = true;
   set_runnable(self.id, false);
   thread_returned(self);
@@ -174,13 +173,15 @@ void run_cta(int number, Stacks& stacks) {
   }
   start_cta_memory();
   machine.thread = nullptr;
-  Thread* first = next_thread(count - 1);
+  Thread* first = next_thread(machine.options.schedule == Schedule::late ? 0 : count - 1);
   run(*first);
   ctx::transfer_t back = ctx::jump_fcontext(first->context, nullptr);
   (void)back;
   machine.thread = nullptr;
   const bool finished = cta.live == 0;
   if (!finished && scheduler.fault.empty()) report_blocked();
+  for (Thread& t : cta.threads) finish_copies(t);
+  end_cta_memory();
   ++machine.ledger.ctas;
   machine.cta = nullptr;
 }
@@ -192,36 +193,46 @@ void (*fatal_handler)(const char*) = [](const char* text) {
 };
 
 void on_signal(int, siginfo_t* info, void*) {
-  if (!machine.thread) {
+  if (!machine.thread) {  // not a kernel's: fault again, and end as any program does
     signal(SIGSEGV, SIG_DFL);
     signal(SIGBUS, SIG_DFL);
-    return;  // not a kernel's: fault again, and end as any program does
+    return;
   }
   static char text[600];
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
-  std::snprintf(text, sizeof text,
-                "out of bounds: %s accesses address 0x%zx, which is neither global nor shared memory (a null or wild "
-                "pointer, or too much local memory).",
-                describe_thread(*machine.thread).c_str(), static_cast<size_t>(address));
+  // The hooks saw the access just before, unless the thread's own stack ran over.
+  const auto seen = reinterpret_cast<uintptr_t>(machine.stray_address);
+  const bool wild = address - seen < 16;
+  std::snprintf(text, sizeof text, "out of bounds: %s (%s) accesses address 0x%zx, which is neither global nor shared memory: %s.",
+                wild ? describe_place(machine.stray_place).c_str() : "an unknown line",
+                describe_thread(*machine.thread).c_str(), static_cast<size_t>(address),
+                wild ? "a null or wild pointer" : "a wild pointer, or too much local memory");
   fatal_handler(text);
   _exit(1);
 }
 
-void catch_wild_pointers() {
-  static bool done = false;
-  if (done) return;
-  done = true;
-  static unsigned char alternate[64 << 10];
-  stack_t stack{};
-  stack.ss_sp = alternate;
-  stack.ss_size = sizeof alternate;
-  sigaltstack(&stack, nullptr);
-  struct sigaction action {};
-  action.sa_sigaction = on_signal;
-  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  sigaction(SIGSEGV, &action, nullptr);
-  sigaction(SIGBUS, &action, nullptr);
-}
+// Catches them during a launch; before and after, the signals are the program's.
+struct WildPointers {
+  stack_t stack_before;
+  struct sigaction segv_before, bus_before;
+  WildPointers() {
+    static unsigned char alternate[64 << 10];
+    stack_t stack{};
+    stack.ss_sp = alternate;
+    stack.ss_size = sizeof alternate;
+    sigaltstack(&stack, &stack_before);
+    struct sigaction action {};
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigaction(SIGSEGV, &action, &segv_before);
+    sigaction(SIGBUS, &action, &bus_before);
+  }
+  ~WildPointers() {
+    sigaltstack(&stack_before, nullptr);
+    sigaction(SIGSEGV, &segv_before, nullptr);
+    sigaction(SIGBUS, &bus_before, nullptr);
+  }
+};
 
 }  // namespace
 
@@ -244,13 +255,13 @@ void abandon(const std::string& report) {
 void fail(const char* kind, const char* text, Site site) {
   std::string full = std::string(text) + " At " + describe_place(place_of(site)) + " (" +
                      describe_thread(*machine.thread) + ").";
-  report_once(kind, full, [&] { return full; });
+  machine.reports.push_back({kind, full});
   abandon(full);
 }
 
 void launch(const Launch& launch) {
   static Stacks stacks;
-  catch_wild_pointers();
+  WildPointers catching;
   const uint64_t threads = uint64_t{launch.block.x} * launch.block.y * launch.block.z;
   if (threads == 0 || threads > most_threads)
     throw std::runtime_error(std::string(launch.name) + " was launched with " + std::to_string(threads) +
@@ -258,10 +269,11 @@ void launch(const Launch& launch) {
   if (launch.dynamic_shared_bytes > shared_bytes_per_cta)
     throw std::runtime_error(std::string(launch.name) + " asks for " + std::to_string(launch.dynamic_shared_bytes) +
                              " bytes of shared memory a CTA; this GPU has " + std::to_string(shared_bytes_per_cta) + ".");
-  if (launch.grid.y > 65535 || launch.grid.z > 65535 || launch.grid.x > 0x7FFFFFFFu)
-    throw std::runtime_error(std::string(launch.name) + " was launched with a grid of " + std::to_string(launch.grid.x) + " x " +
-                             std::to_string(launch.grid.y) + " x " + std::to_string(launch.grid.z) +
-                             " CTAs; the GPU allows 2147483647 x 65535 x 65535.");
+  const Index3& grid = launch.grid;
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 || grid.x > 0x7FFFFFFFu)
+    throw std::runtime_error(std::string(launch.name) + " was launched with a grid of " + std::to_string(grid.x) + " x " +
+                             std::to_string(grid.y) + " x " + std::to_string(grid.z) +
+                             " CTAs; the GPU allows 1 x 1 x 1 to 2147483647 x 65535 x 65535.");
   machine.launch = &launch;
   machine.dynamic_bytes = launch.dynamic_shared_bytes;
   Dl_info info{};

@@ -12,6 +12,7 @@ void reset(const Options& options) {
   machine.options = options;
   machine.ledger = {};
   machine.reports.clear();
+  machine.reported_places.clear();
   machine.reported.clear();
   machine.sites.clear();
   machine.random.seed(options.seed);

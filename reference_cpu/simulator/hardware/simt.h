@@ -11,7 +11,8 @@
 #include "../core.h"
 
 #define __global__
-#define __device__
+/// Inlined, as nvcc does: the hooks do not see a store of a struct that a call returns straight into memory.
+#define __device__ __attribute__((always_inline))
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
