@@ -1,6 +1,7 @@
 # GitHub's Markdown to Doxygen's.
-#   [text](attention.cu)            a link to a file in the lesson's folder  -> the page of that file
-#   <!-- doxygen: \command ... -->  invisible on GitHub                      -> the command
+#   [text](attention.cu)            a link to a file in the lesson's folder       -> the page of that file
+#   [text](exercises/1_traffic.md)  exercises hold their answers: no pages        -> the text
+#   <!-- doxygen: \command ... -->  invisible on GitHub                           -> the command
 #   other comments of one line      (a table right below one is none to Doxygen)  -> an empty line
 BEGIN {
   folder = ARGV[1]
@@ -19,17 +20,20 @@ code { print; next }
 {
   line = $0
   result = ""
-  while (match(line, /\[[^]]*\]\([^):]*\.(cu|cpp|h)(#[^)]*)?\)/)) {
-    split(substr(line, RSTART + 1, RLENGTH - 2), part, /\]\(/)
+  while (match(line, /\[[^]]*\]\([^):]*\)/)) {
+    link = substr(line, RSTART, RLENGTH)
+    split(substr(link, 2, RLENGTH - 2), part, /\]\(/)
     label = part[1]
     path = folder part[2]
     sub(/#.*/, "", path)
     while (sub(/[^\/]+\/\.\.\//, "", path)) {}
-    if (path !~ /exercises\//) {  # these have no page
+    if (path ~ /exercises\//) {
+      link = label
+    } else if (path ~ /\.(cu|cpp|h)$/) {
       gsub(/`/, "", label)
-      label = "@ref " path " \"" label "\""
+      link = "@ref " path " \"" label "\""
     }
-    result = result substr(line, 1, RSTART - 1) label
+    result = result substr(line, 1, RSTART - 1) link
     line = substr(line, RSTART + RLENGTH)
   }
   print result line
