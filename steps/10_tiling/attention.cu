@@ -127,9 +127,8 @@ __global__ void __launch_bounds__(threads, 1) attention_kernel(const half* Q,  /
       const int q0 = i * Br + first_row;  // the warp's first query
       const bool last_block = j == shape.key_blocks(i) - 1;
 
-      __syncwarp();  // the warp's lanes have finished with the Q and P of the query block before
       load_rows<d>(tiles.Q + first_row, Q, q0, rows, shape.Nq, lane, 32);
-      __syncwarp();  // Q is complete before any lane of the warp reads it
+      __syncwarp();  // Q is complete before any lane of the warp reads it; and all have read the P of the block before
 
       // S = Q K^T: rows x 2 scores a lane.
       float S[rows][2] = {};
@@ -159,7 +158,7 @@ __global__ void __launch_bounds__(threads, 1) attention_kernel(const half* Q,  /
         if (lane == r) m_block = m, l_block = l;
         for (int x = 0; x < 2; ++x) tiles.P[first_row + r][lane + 32 * x] = to_half(S[r][x]);
       }
-      __syncwarp();  // P is complete before any lane of the warp reads it
+      __syncwarp();  // P is complete before any lane of the warp reads it; and all have read Q
 
       //! [merge]
       // Lane r merges row r: the new maximum and sum, and the factors of the old O and of P~ V. O stays divided by l.

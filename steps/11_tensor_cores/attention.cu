@@ -111,7 +111,6 @@ __global__ void __launch_bounds__(threads) attention_kernel(const half* Q,  // [
     }
 
   for (int j = 0; j < Tc; ++j) {
-    __syncthreads();  // every warp has finished with the K and V of block j - 1, which are overwritten now
     load_rows<d>(tiles.K, K, j * Bc, Bc, shape.Nk, threadIdx.x, threads);
     load_rows<d>(tiles.V, V, j * Bc, Bc, shape.Nk, threadIdx.x, threads);
 
@@ -243,7 +242,7 @@ __global__ void __launch_bounds__(threads) attention_kernel(const half* Q,  // [
           if (last_block) *reinterpret_cast<uint2*>(O + at) = make_uint2(pack_halves(o.x, o.y), pack_halves(o.z, o.w));
           else *reinterpret_cast<float4*>(O_run + at) = o;
         }
-        __syncthreads();  // the parts (and after the last chunk Q, maxima, sums and factors) may be overwritten
+        __syncthreads();  // all have read the parts (after the last chunk also Q, K, V, maxima, sums and factors)
       }
     }
   }

@@ -1,0 +1,165 @@
+"""Writes the generated blocks of README.md and the lessons, so that every number there has a producer.
+
+    python3 docs/tables.py --course build/cpu/bin/course           rewrites the blocks
+    python3 docs/tables.py --course build/cpu/bin/course --check   says which blocks are stale, and exits 1
+
+Blocks stand between <!-- ledger ... --> or <!-- measured ... --> and <!-- end -->:
+
+    <!-- ledger 10 --seq 512 -->  what `course run 10 --seq 512` counts on the simulated GPU, beside its PREV's count
+    <!-- measured 10_tiling -->   speed and resources of the step, from the newest file in docs/results
+    <!-- measured ladder -->      speed of all steps at the standard shape
+"""
+
+import argparse
+import csv
+import difflib
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"(<!-- (ledger|measured) (.*?) -->\n)(.*?)(<!-- end -->)", re.S)
+COUNTS = [  # what a row is called, and how it is computed from the ledger
+    ("bytes asked", lambda l: l["global_read"] + l["global_written"]),
+    ("distinct bytes", lambda l: l["global_read_distinct"] + l["global_written_distinct"]),
+    ("tensor-core FLOPs", lambda l: l["tensor_flops"]),
+    ("scalar FLOPs", lambda l: l["scalar_flops"]),
+    ("exponentials", lambda l: l["exponentials"]),
+    ("divisions", lambda l: l["divisions"]),
+    ("rescale multiplications", lambda l: l["rescales"]),
+    ("barriers", lambda l: l["barriers"]),
+    ("bank conflicts of ldmatrix", lambda l: l["bank_conflicts"]),
+]
+
+
+def run_json(course, arguments):
+    command = [course] + arguments
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} failed: {done.stderr or done.stdout}")
+    return json.loads(done.stdout)
+
+
+def ledger_block(course, steps, arguments):
+    step = next(s for s in steps if s["step"].startswith(arguments[0]))
+    names = [n for n in (step["prev"], step["step"]) if n]
+    rows = [run_json(course, ["run", n, "--device", "cpu", "--json"] + arguments[1:])[0] for n in names]
+    p = rows[-1]["problem"]
+    lines = [f"Counted at B={p['batch']}, H={p['heads']}, N={p['seq_q']}, d={p['dim']}, "
+             f"{'causal' if p['causal'] else 'full'} (`./learn run {' '.join(arguments)}`):", "",
+             "| | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
+    for name, count in COUNTS:
+        values = [count(r["ledger"]) for r in rows]
+        if any(values):
+            lines.append(f"| {name} | " + " | ".join(f"{v:,}" for v in values) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def results():
+    """Rows of the newest results file."""
+    files = sorted(ROOT.glob("docs/results/*/*.csv"))
+    bench = [f for f in files if not f.stem.startswith("peers")]
+    if not bench:
+        return [], ""
+    with open(bench[-1], newline="") as file:
+        return list(csv.DictReader(file)), str(bench[-1].relative_to(ROOT))
+
+
+def standard(rows, step, causal, protocol):
+    """The row of a step at the standard shape; a launch longer than the burst window has one for both protocols."""
+    for row in rows:
+        if (row["step"] == step and int(row["causal"]) == causal and row["protocol"] in (protocol, "three runs") and
+                (row["batch"], row["heads"], row["seq_q"], row["dim"]) == ("2", "16", "8192", "128")):
+            return row
+    return None
+
+
+def source_line(rows, name):
+    r = rows[0]
+    return (f"{r['gpu']}, driver {r['driver']}, CUDA {r['toolkit']}, {r['date']}, commit {r['commit']}; B=2, H=16, N=8192, "
+            f"d=128. Data: [{pathlib.Path(name).name}](/{name}).")
+
+
+def speed(row):
+    return "–" if row is None else f"{float(row['ms_median']):.4g} ms, {float(row['tflops']):.3g} TFLOP/s"
+
+
+def measured_step(steps, name):
+    rows, file = results()
+    if not rows:
+        return "Not measured yet.\n"
+    prev = next(s for s in steps if s["step"] == name)["prev"]
+    lines = ["| | burst | steady | against " + (prev or "–") + " (burst) |", "|---|---:|---:|---:|"]
+    for causal in (0, 1):
+        burst, steady = (standard(rows, name, causal, p) for p in ("burst", "steady"))
+        before = standard(rows, prev, causal, "burst")
+        ratio = f"× {float(before['ms_median']) / float(burst['ms_median']):.2f}" if burst and before else "–"
+        lines.append(f"| {'causal' if causal else 'full'} | {speed(burst)} | {speed(steady)} | {ratio} |")
+    row = standard(rows, name, 0, "burst")
+    if row:
+        lines += ["", "| kernel | registers | spilled bytes | shared memory a CTA | threads | CTAs per SM |",
+                  "|---|---:|---:|---:|---:|---:|"]
+        columns = [row[c].split("/") for c in ("kernels", "registers", "spill_bytes", "static_shared", "dynamic_shared",
+                                               "threads", "ctas_per_sm")]
+        for kernel, registers, spill, static, dynamic, threads, ctas in zip(*columns):
+            lines.append(f"| {kernel} | {registers} | {spill} | {int(static) + int(dynamic):,} | {threads} | {ctas} |")
+    return "\n".join(lines) + "\n\n" + source_line(rows, file) + "\n"
+
+
+def measured_ladder(steps):
+    rows, file = results()
+    if not rows:
+        return "Not measured yet.\n"
+    lines = ["| step | full, burst | full, steady | causal, burst | × step before | × naive | % of peak |",
+             "|---|---:|---:|---:|---:|---:|---:|"]
+    naive = standard(rows, steps[0]["step"], 0, "burst")
+    for step in steps:
+        burst, steady = (standard(rows, step["step"], 0, p) for p in ("burst", "steady"))
+        if burst is None:
+            continue
+        before = standard(rows, step["prev"], 0, "burst")
+        times = [f"{float(b['ms_median']) / float(burst['ms_median']):.3g}" if b else "–" for b in (before, naive)]
+        lines.append(f"| [{step['step']}](/steps/{step['step']}/README.md) | {speed(burst)} | {speed(steady)} | "
+                     f"{speed(standard(rows, step['step'], 1, 'burst'))} | {times[0]} | {times[1]} | "
+                     f"{float(burst['pct_of_peak']):.2g} |")
+    return "\n".join(lines) + "\n\n" + source_line(rows, file) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--course", required=True, help="the program, e.g. build/cpu/bin/course")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a block is stale")
+    args = parser.parse_args()
+    steps = json.loads(subprocess.run([args.course, "list", "--json"], capture_output=True, text=True, check=True).stdout)
+    blocks = stale = 0
+    for page in [ROOT / "README.md"] + sorted(ROOT.glob("steps/*/README.md")):
+        text = page.read_text()
+
+        def fresh(match):
+            kind, what = match[2], match[3].split()
+            if kind == "ledger":
+                body = ledger_block(args.course, steps, what)
+            else:
+                body = measured_ladder(steps) if what == ["ladder"] else measured_step(steps, what[0])
+            # Relative links, so that they work on any host.
+            up = "../" * (len(page.relative_to(ROOT).parts) - 1)
+            return match[1] + body.replace("](/", "](" + up) + match[5]
+
+        new = BLOCK.sub(fresh, text)
+        blocks += len(BLOCK.findall(text))
+        if new != text:
+            stale += 1
+            if args.check:
+                print(f"{page.relative_to(ROOT)} is stale; run docs/tables.py without --check.")
+                sys.stdout.writelines(difflib.unified_diff(text.splitlines(True), new.splitlines(True), n=0))
+            else:
+                page.write_text(new)
+                print(f"wrote {page.relative_to(ROOT)}")
+    print(f"{blocks} generated blocks, {stale} stale files")
+    return 1 if blocks == 0 or (args.check and stale) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,227 @@
+/// @file
+/// Tests of the tests: kernels that are wrong on purpose, each of which the inputs used here must reject.
+///
+/// Synchronization mutants are made by the simulator at run time, one for every way to alter every synchronization
+/// call that ran. Semantic mutants are edits of a step's attention.cu, compiled as a student's file would be.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "steps/course/check.h"
+#include "steps/course/exercise_build.h"
+#include "steps/course/steps.h"
+
+namespace {
+
+using attention::Problem;
+using course::Machine;
+using course::Outcome;
+using course::Question;
+using course::Step;
+using simulator::Schedule;
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  REQUIRE(file.good());
+  return text.str();
+}
+
+Question question(Problem problem, const char* input) {
+  if (problem.scale == 0) problem.scale = attention::default_scale(problem.dim);
+  return course::ask(problem, course::make_inputs(input, problem, 1));
+}
+
+// What must reject a wrong kernel: tails, both causal shapes, several heads and batches, growing, negative and huge
+// scores, an unusual scale, and NaN in a key that only the last row sees.
+std::vector<Question> questions() {
+  std::vector<Question> all;
+  all.push_back(question({2, 2, 70, 150, 64, false, 0}, "gaussian"));
+  all.push_back(question({1, 2, 70, 150, 64, true, 0}, "gaussian"));
+  all.push_back(question({1, 1, 150, 70, 64, true, 0}, "gaussian"));
+  all.push_back(question({1, 2, 66, 200, 64, false, 0}, "growing"));
+  all.push_back(question({1, 1, 66, 200, 64, false, 20}, "growing"));
+  all.push_back(question({1, 1, 30, 100, 64, false, 0}, "negative"));
+  all.push_back(question({1, 1, 40, 140, 128, false, -0.3f}, "fingerprint"));
+  for (bool in_V : {false, true}) {
+    Question q = question({1, 1, 70, 70, 64, true, 0}, "gaussian");
+    for (int c = 0; c < 64; ++c) (in_V ? q.inputs.V : q.inputs.K)[69 * 64 + c] = 0x7E00;
+    q.exact = attention::exact(q.problem, q.inputs.Q.data(), q.inputs.K.data(), q.inputs.V.data(),
+                               attention::all_rows(q.problem));
+    if (in_V) {  // it may reach the rows whose block holds key 69, as in every known kernel
+      q.exact.index.resize(64);
+      q.exact.LSE.resize(64);
+      q.exact.O.resize(64 * 64);
+    }
+    all.push_back(q);
+  }
+  return all;
+}
+
+Outcome run(const std::filesystem::path& library, const Question& q, Schedule schedule, simulator::Mutant mutant = {}) {
+  course::Setting setting;
+  setting.simulator.schedule = schedule;
+  setting.simulator.mutant = std::move(mutant);
+  return check(library, q, setting);
+}
+
+}  // namespace
+
+// ------------------------------------------------------------------------------------------- synchronization
+
+namespace {
+
+// Mutants that change nothing, with the reason. `line` is part of the source line that the call stands on.
+struct Harmless {
+  const char *step, *line, *kind, *reason;
+};
+const std::vector<Harmless> harmless = {};
+
+const Harmless* find_harmless(const Step& step, const std::string& source_line, const std::string& kind) {
+  for (const Harmless& h : harmless)
+    if (step.number() == h.step && kind == h.kind && source_line.find(h.line) != std::string::npos) return &h;
+  return nullptr;
+}
+
+std::string line_of(const std::string& text, int number) {
+  std::istringstream lines(text);
+  std::string line;
+  for (int i = 0; i < number; ++i) std::getline(lines, line);
+  return line;
+}
+
+}  // namespace
+
+TEST_CASE("every altered synchronization call is rejected, or known to be harmless") {
+  const std::vector<Question> asked = {question({1, 1, 130, 200, 64, false, 0}, "growing"),
+                                       question({1, 1, 130, 130, 128, true, 0}, "gaussian")};
+  int mutants = 0, killed = 0;
+  for (const Step& step : course::all_steps()) {
+    const auto library = step.library(Machine::simulated);
+    const std::string text = text_of(step.folder() / "attention.cu");
+    std::vector<simulator::SyncSite> sites;
+    for (const Question& q : asked) {
+      const Outcome plain = run(library, q, Schedule::early);
+      REQUIRE_MESSAGE(plain.right(), step.name, ": ", plain.message);
+      for (const auto& site : plain.sites)
+        if (std::none_of(sites.begin(), sites.end(), [&](const auto& s) { return s.line == site.line; })) sites.push_back(site);
+    }
+    for (const auto& site : sites)
+      for (const std::string& kind : site.kinds) {
+        ++mutants;
+        std::string verdict;
+        for (const Question& q : asked)
+          for (Schedule schedule : {Schedule::early, Schedule::late, Schedule::random}) {
+            if (!verdict.empty()) break;
+            const Outcome outcome = run(library, q, schedule, {kind, site.line, site.file});
+            if (!outcome.right()) verdict = outcome.message;
+          }
+        killed += !verdict.empty();
+        const std::string line = line_of(text, site.line);
+        const Harmless* excuse = find_harmless(step, line, kind);
+        INFO(step.name, " line ", site.line, ", ", kind, ":", line);
+        if (excuse) CHECK_MESSAGE(verdict.empty(), "listed as harmless, but rejected: ", verdict);
+        else CHECK_MESSAGE(!verdict.empty(), "not rejected");
+      }
+  }
+  std::cout << "synchronization mutants: " << killed << " of " << mutants << " rejected, " << mutants - killed
+            << " harmless\n";
+  CHECK(mutants > 0);
+}
+
+// --------------------------------------------------------------------------------------------------- semantic
+
+namespace {
+
+// One edit of a kernel file. `from` occurs exactly once (or `times` times, all replaced).
+struct Edit {
+  std::string step, name, from, to;
+  int times = 1;
+};
+
+const std::vector<Edit> edits = {
+    {"00", "the last key is dropped", "for (int j = 0; j < shape.Nk; ++j)\n    if", "for (int j = 0; j < shape.Nk - 1; ++j)\n    if"},
+    {"00", "softmax without the maximum", "if (m == -INFINITY) m = 0;", "m = 0;"},
+    {"00", "causal mask aligned at the top left", "j <= i + Nk - Nq", "j <= i"},
+    {"00", "hidden keys weigh 0 instead of being left out", "if (shape.visible(i, j)) o =", "o ="},
+    {"00", "the scale is ignored", "shape.scale * dot", "0.125f * dot"},
+    {"01", "O is not rescaled", "o[x] = rescale(o[x], alpha);", "o[x] = o[x];"},
+    {"01", "l is not rescaled", "l = l * alpha + sum;", "l = l + sum;"},
+    {"01", "the maximum is the block's, not the running one", "float m_new = fmaxf(m, score);", "float m_new = score;"},
+    {"01", "the old maximum is lost before the factor is computed", "exp2_approx((m - base) * log2_e)", "exp2_approx((m_new - base) * log2_e)"},
+    {"01", "keys beyond the end score 0", "s[j0 + lane] : -INFINITY", "s[j0 + lane] : 0"},
+    {"10", "the last key is dropped", ": Nk; }", ": Nk - 1; }"},
+    {"10", "keys beyond the end score 0", ": Nk; }", ": (Nk + Bc - 1) / Bc * Bc; }"},
+    {"10", "stale maximum", "const float m_new = fmaxf(m_old, m_block);", "const float m_new = j == 0 ? m_block : m_old;"},
+    {"10", "O is not rescaled", "rescale(o.x, keep_row)", "o.x"},
+    {"10", "l is not rescaled", "const float l_new = keep + add * l_block;", "const float l_new = l_old + add * l_block;"},
+    {"10", "O is divided by l, but the old O is not multiplied by it", "l_old * exp2_approx", "exp2_approx"},
+    {"10", "the factor is inverted, as FlashAttention-2's Algorithm 1 prints it", "exp2_approx((m_old - m_new) * c)", "exp2_approx((m_new - m_old) * c)"},
+    {"10", "causal off by one", "i + Nk - Nq + 1", "i + Nk - Nq"},
+    {"10", "causal mask aligned at the top left", "i + Nk - Nq + 1", "i + 1"},
+    {"10", "V of another head", "V += head * shape.Nk * d;", "V += (head ^ 1) % gridDim.x * shape.Nk * d;"},
+    {"10", "NaN is swallowed", "shape.sign * S[r][x] : -INFINITY", "fmaxf(shape.sign * S[r][x], -1e30f) : -INFINITY"},
+    {"10", "the scale is ignored", "const float c = shape.magnitude * log2_e;", "const float c = 0.125f * log2_e;"},
+    {"10", "the sign of the scale is ignored", "shape.sign * S[r][x]", "S[r][x]"},
+    {"10", "LSE in base 2", "+ logf(l_new)", "+ log2f(l_new)"},
+    {"10", "LSE of an empty row is +inf", "LSE[i * Br + x / d] = -INFINITY", "LSE[i * Br + x / d] = INFINITY"},
+    {"10", "empty query blocks are never written", "i < Tr && shape.key_blocks(i) == 0", "false"},
+    {"10", "the tail is read from whatever lies behind the tensor", "if (first + row < limit) value", "value"},
+    {"10", "rows past the end are written", "if (q0 + r >= shape.Nq) continue;", ""},
+    {"11", "causal off by one", "i + Nk - Nq + 1", "i + Nk - Nq"},
+    {"11", "one warp's sum is left out", "l_block += tiles.l[w][threadIdx.x];", "if (w < 3) l_block += tiles.l[w][threadIdx.x];"},
+    {"11", "one warp's maximum is left out", "for (int w = 0; w < warps; ++w) m = fmaxf(m, tiles.m[w][r]);", "for (int w = 0; w < 1; ++w) m = fmaxf(m, tiles.m[w][r]);"},
+    {"11", "K's two 8-key tiles are swapped", "a, k[0], k[1]", "a, k[2], k[3]"},
+    {"11", "rows g and g + 8 of P are swapped", "P[row][2 * t + e / 2]", "P[row][2 * t + 1 - e / 2]"},
+    {"11", "V is not transposed", "ldmatrix_x4_trans(v", "ldmatrix_x4(v"},
+};
+
+std::string replaced(std::string text, const Edit& edit) {
+  int found = 0;
+  for (size_t at = text.find(edit.from); at != std::string::npos; at = text.find(edit.from, at + edit.to.size())) {
+    text.replace(at, edit.from.size(), edit.to);
+    ++found;
+  }
+  CHECK_MESSAGE(found == edit.times, edit.step, ", ", edit.name, ": found ", found, " places for: ", edit.from);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("every semantic mutant is rejected") {
+  const std::vector<Question> asked = questions();
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / ("mutants-" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  int number = 0;
+  for (const Edit& edit : edits) {
+    INFO(edit.step, ": ", edit.name);
+    const Step& step = course::find_step(edit.step);
+    const auto source = folder / "attention.cu", library = folder / ("mutant" + std::to_string(number++) + ".so");
+    std::ofstream(source) << replaced(text_of(step.folder() / "attention.cu"), edit);
+    const std::string error = course::build_kernel(source, step.name, library, 120);
+    REQUIRE_MESSAGE(error.empty(), error);
+    std::string verdict;
+    for (const Question& q : asked) {
+      const Outcome outcome = run(library, q, Schedule::early);
+      if (!outcome.right() && verdict.empty()) verdict = outcome.message;
+    }
+    CHECK_MESSAGE(!verdict.empty(), "not rejected");
+    std::cout << edit.step << ", " << edit.name << ": " << verdict.substr(0, verdict.find('\n')) << '\n';
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("the unchanged steps pass what rejects the mutants") {
+  const std::vector<Question> asked = questions();
+  for (const Step& step : course::all_steps())
+    for (const Question& q : asked) {
+      const Outcome outcome = run(step.library(Machine::simulated), q, Schedule::early);
+      CHECK_MESSAGE(outcome.right(), step.name, ": ", outcome.message);
+    }
+}

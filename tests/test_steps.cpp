@@ -1,0 +1,355 @@
+/// @file
+/// Every step against the exact answer, the closed forms and the twins' byte counts.
+///
+/// The machine is the simulated GPU, or with FLASH_TEST_MACHINE=gpu the real one (exit 77 where there is none).
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "reference_cpu/twins.h"
+#include "steps/course/check.h"
+#include "steps/course/gpu.h"
+#include "steps/course/steps.h"
+
+namespace {
+
+using attention::Problem;
+using course::Machine;
+using course::Outcome;
+using course::Question;
+using course::Step;
+using simulator::Schedule;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+Machine machine() {
+  const char* name = std::getenv("FLASH_TEST_MACHINE");
+  return name && std::string(name) == "gpu" ? Machine::gpu : Machine::simulated;
+}
+
+// Without a GPU there is nothing to test, and that is not a pass: 77 is ctest's "skipped".
+[[maybe_unused]] const bool looked = [] {
+  if (machine() == Machine::simulated || course::gpu_state().usable) return true;
+  std::puts(course::gpu_state().why.c_str());
+  std::exit(77);
+}();
+
+// FLASH_TEST_STEPS=10,11 limits the tests to these steps, so that ctest can run parts side by side.
+std::vector<Step> steps() {
+  std::vector<Step> chosen;
+  const char* names = std::getenv("FLASH_TEST_STEPS");
+  for (const Step& step : course::all_steps())
+    if (!names || std::string(names).find(step.number()) != std::string::npos) chosen.push_back(step);
+  REQUIRE(!chosen.empty());
+  return chosen;
+}
+
+Outcome run(const Step& step, const Question& question, Schedule schedule = Schedule::random, uint64_t seed = 1) {
+  course::Setting setting;
+  setting.machine = machine();
+  setting.simulator.schedule = schedule;
+  setting.simulator.seed = seed;
+  return check(step.library(machine()), question, setting);
+}
+
+std::string words(const Problem& p) {
+  return "B=" + std::to_string(p.batch) + " H=" + std::to_string(p.heads) + " Sq=" + std::to_string(p.seq_q) +
+         " Sk=" + std::to_string(p.seq_k) + " D=" + std::to_string(p.dim) + (p.causal ? " causal" : " full");
+}
+
+// What the twin of a step says that it moves, in bytes; -1 for a step without a twin here.
+struct Twin {
+  int64_t read = -1, written = -1;
+  bool distinct = false;
+};
+Twin twin_traffic(const Step& step, const Question& q) {
+  namespace tw = attention::twins;
+  const std::map<std::string, std::function<tw::Output<float>(const tw::Head<float>&)>> twins = {
+      {"00", [](const auto& head) { return tw::two_pass_softmax(head); }},
+      {"01", [](const auto& head) { return tw::online_softmax(head); }},
+      {"10", [](const auto& head) { return tw::flash_attention_1(head); }},
+      {"11", [](const auto& head) { return tw::flash_attention_1(head); }}};
+  const auto twin = twins.find(step.number());
+  if (twin == twins.end()) return {};
+  const auto traffic =
+      tw::every_head<float>(q.problem, q.inputs.Q.data(), q.inputs.K.data(), q.inputs.V.data(), twin->second).traffic;
+  return {traffic.read, traffic.written, step.number() < "10"};
+}
+
+void check_ledger(const Step& step, const Question& question, const simulator::Ledger& l) {
+  const Twin twin = twin_traffic(step, question);
+  if (twin.read < 0) return;
+  CHECK(static_cast<int64_t>(twin.distinct ? l.global_read_distinct : l.global_read) == twin.read);
+  CHECK(static_cast<int64_t>(twin.distinct ? l.global_written_distinct : l.global_written) == twin.written);
+}
+
+}  // namespace
+
+TEST_CASE("every step is right at every shape, and moves the bytes that its twin counts") {
+  struct Shape {
+    int64_t batch, heads, seq_q, seq_k;
+  };
+  const std::vector<Shape> shapes = {{1, 1, 1, 1},     {2, 2, 63, 65},  {1, 2, 128, 128}, {1, 3, 239, 1},    {3, 1, 1, 130},
+                                     {1, 2, 113, 203}, {2, 1, 203, 113}, {1, 1, 799, 3},   {1, 1, 1023, 1024}, {2, 3, 64, 0},
+                                     {1, 2, 65, 64},   {1, 1, 17, 333}};
+  const auto& inputs = course::input_kinds();
+  size_t turn = 0;
+  for (const Shape& s : shapes)
+    for (int64_t dim : {64, 128})
+      for (bool causal : {false, true}) {
+        // The largest shape at D = 128 alone would take as long as all others together.
+        if (machine() == Machine::simulated && s.seq_q > 1000 && (dim == 128) != causal) continue;
+        const Problem problem{s.batch, s.heads, s.seq_q, s.seq_k, dim, causal, attention::default_scale(dim)};
+        const std::string input = inputs[turn++ % inputs.size()].name;
+        const uint64_t seed = 100 + turn;
+        const Question question = course::ask(problem, course::make_inputs(input, problem, seed));
+        for (const Step& step : steps()) {
+          INFO(step.name, " ", words(problem), " input ", input, " seed ", seed);
+          const Outcome outcome = run(step, question, Schedule::random, seed);
+          CHECK_MESSAGE(outcome.right(), outcome.message);
+          if (machine() == Machine::simulated && outcome.right()) check_ledger(step, question, outcome.ledger);
+        }
+      }
+}
+
+TEST_CASE("every step is right with every input") {
+  for (const auto& kind : course::input_kinds())
+    for (bool causal : {false, true}) {
+      const Problem problem{1, 2, 130, 150, 64, causal, attention::default_scale(64)};
+      const Question question = course::ask(problem, course::make_inputs(kind.name, problem, 7));
+      for (const Step& step : steps()) {
+        INFO(step.name, " ", words(problem), " input ", kind.name);
+        const Outcome outcome = run(step, question);
+        CHECK_MESSAGE(outcome.right(), outcome.message);
+      }
+    }
+}
+
+TEST_CASE("every step agrees in all schedules" * doctest::skip(machine() == Machine::gpu)) {
+  struct Shape {
+    int64_t seq_q, seq_k, dim;
+    bool causal;
+  };
+  for (const Shape& s : {Shape{65, 63, 64, false}, Shape{130, 130, 64, true}, Shape{70, 129, 128, true}, Shape{33, 200, 128, false}}) {
+    const Problem problem{1, 2, s.seq_q, s.seq_k, s.dim, s.causal, attention::default_scale(s.dim)};
+    const Question question = course::ask(problem, course::make_inputs("gaussian", problem, 3));
+    for (const Step& step : steps())
+      for (auto [schedule, seed] : {std::pair{Schedule::early, 1}, {Schedule::late, 1}, {Schedule::random, 1}, {Schedule::random, 2}}) {
+        INFO(step.name, " ", words(problem), " schedule ", static_cast<int>(schedule), " seed ", seed);
+        const Outcome outcome = run(step, question, schedule, static_cast<uint64_t>(seed));
+        CHECK_MESSAGE(outcome.right(), outcome.message);
+      }
+  }
+}
+
+TEST_CASE("scales: zero, negative, tiny, huge") {
+  for (float scale : {0.0f, -0.125f, -3.0f, 1e-10f, 0x1p80f, -0x1p80f}) {
+    const Problem problem{1, 2, 70, 90, 64, true, scale};
+    const Question question = course::ask(problem, course::make_inputs("gaussian", problem, 5));
+    for (const Step& step : steps()) {
+      INFO(step.name, " scale ", scale);
+      const Outcome outcome = run(step, question);
+      CHECK_MESSAGE(outcome.right(), outcome.message);
+    }
+  }
+}
+
+// --- closed forms: the expected values come from the text beside each, not from a reference ------------------------
+
+namespace {
+
+using Element = std::function<double(int64_t b, int64_t h, int64_t i, int64_t c)>;
+using Row = std::function<double(int64_t b, int64_t h, int64_t i)>;
+
+constexpr auto zero = [](int64_t, int64_t, int64_t, int64_t) { return 0.0; };
+
+struct Probe {
+  const char* name;
+  Problem problem;
+  Element Q, K, V;
+  Element O;
+  Row LSE;                // empty: not checked
+  double O_error;         // absolute
+  double LSE_error = 2e-3;
+};
+
+std::vector<uint16_t> fill(int64_t batch, int64_t heads, int64_t rows, int64_t dim, const Element& f) {
+  std::vector<uint16_t> x;
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t c = 0; c < dim; ++c) x.push_back(attention::to_half(static_cast<float>(f(b, h, i, c))));
+  return x;
+}
+
+void check_probe(const Probe& probe) {
+  const Problem& p = probe.problem;
+  Question q{p, {fill(p.batch, p.heads, p.seq_q, p.dim, probe.Q), fill(p.batch, p.heads, p.seq_k, p.dim, probe.K),
+                 fill(p.batch, p.heads, p.seq_k, p.dim, probe.V)}, {}, {}};
+  q.exact.dim = p.dim;
+  q.exact.index = attention::all_rows(p);
+  const attention::Rows from_reference = attention::exact(p, q.inputs.Q.data(), q.inputs.K.data(), q.inputs.V.data(), q.exact.index);
+  for (size_t r = 0; r < q.exact.index.size(); ++r) {
+    const int64_t row = q.exact.index[r], i = row % p.seq_q, h = row / p.seq_q % p.heads, b = row / p.seq_q / p.heads;
+    for (int64_t c = 0; c < p.dim; ++c) q.exact.O.push_back(probe.O(b, h, i, c));
+    q.exact.LSE.push_back(probe.LSE ? probe.LSE(b, h, i) : from_reference.LSE[r]);
+  }
+  q.allowed = {probe.O_error, infinity, probe.LSE_error};
+  for (const Step& step : steps()) {
+    INFO(probe.name, " ", words(p), " ", step.name);
+    const Outcome outcome = run(step, q);
+    CHECK_MESSAGE(outcome.right(), outcome.message);
+  }
+}
+
+const Element value_is_key = [](int64_t, int64_t, int64_t j, int64_t) { return static_cast<double>(j); };
+const Element random_up_to(double limit) {
+  return [limit](int64_t b, int64_t h, int64_t i, int64_t c) {
+    uint64_t x = static_cast<uint64_t>(((b * 7 + h) * 1009 + i) * 131 + c) * 0x9E3779B97F4A7C15u;
+    x ^= x >> 29;
+    x *= 0xBF58476D1CE4E5B9u;
+    return limit * (static_cast<double>(x >> 40) / double{1 << 23} - 1);
+  };
+}
+
+}  // namespace
+
+TEST_CASE("closed form: no key at all") {
+  for (bool causal : {false, true})
+    check_probe({"no key: O = 0, LSE = -inf, exactly", {1, 2, 3, 0, 64, causal, 0.125f},
+                 [](auto...) { return 1.0; }, zero, zero, zero, [](auto...) { return -infinity; }, 0, 0});
+}
+
+TEST_CASE("closed form: causal masks of both shapes") {
+  check_probe({"five queries, two keys", {1, 1, 5, 2, 64, true, 0.125f}, zero, zero,
+               [](int64_t, int64_t, int64_t j, int64_t) { return j ? 3.0 : 1.0; },
+               [](int64_t, int64_t, int64_t i, int64_t) { return i < 3 ? 0.0 : i == 3 ? 1.0 : 2.0; },
+               [](int64_t, int64_t, int64_t i) { return i < 3 ? -infinity : i == 3 ? 0.0 : std::log(2); }, 1e-3});
+  check_probe({"two queries, five keys", {1, 1, 2, 5, 64, true, 0.125f}, zero, zero, value_is_key,
+               [](int64_t, int64_t, int64_t i, int64_t) { return i ? 2.0 : 1.5; },
+               [](int64_t, int64_t, int64_t i) { return std::log(4.0 + static_cast<double>(i)); }, 2e-3});
+  check_probe({"row i is the mean of 0..i", {1, 1, 129, 129, 64, true, 0.125f}, zero, zero, value_is_key,
+               [](int64_t, int64_t, int64_t i, int64_t) { return static_cast<double>(i) / 2; },
+               [](int64_t, int64_t, int64_t i) { return std::log(static_cast<double>(i) + 1); }, 6.4e-2});
+}
+
+TEST_CASE("closed form: one query, one key") {
+  for (int64_t dim : {64, 128})
+    check_probe({"O = V, bit for bit", {1, 1, 1, 1, dim, false, attention::default_scale(dim)}, [](auto...) { return 1.0; },
+                 [](auto...) { return 1.0; }, [](int64_t, int64_t, int64_t, int64_t c) { return static_cast<double>(c % 13 - 6); },
+                 [](int64_t, int64_t, int64_t, int64_t c) { return static_cast<double>(c % 13 - 6); },
+                 [dim](int64_t, int64_t, int64_t) { return std::sqrt(static_cast<double>(dim)); }, 0});
+}
+
+TEST_CASE("closed form: growing scores, weights 2^j") {
+  for (int64_t n : {18, 34, 66, 130}) {
+    const double N = static_cast<double>(n), want = N - 2 + N / (std::exp2(N) - 1);
+    check_probe({"weights 2^j", {1, 1, 1, n, 64, false, 0.69314718f},
+                 [](int64_t, int64_t, int64_t, int64_t c) { return c == 0 ? 1.0 : 0.0; },
+                 [](int64_t, int64_t, int64_t j, int64_t c) { return c == 0 ? static_cast<double>(j) : 0.0; }, value_is_key,
+                 [want](auto...) { return want; }, [N](auto...) { return N * std::log(2) + std::log1p(-std::exp2(-N)); },
+                 2e-3 * want});
+  }
+}
+
+TEST_CASE("closed form: one key wins by 10000") {
+  check_probe({"the last of 130 keys", {1, 1, 1, 130, 64, false, 1.0f},
+               [](int64_t, int64_t, int64_t, int64_t c) { return c == 0 ? 100.0 : 0.0; },
+               [](int64_t, int64_t, int64_t j, int64_t c) { return j == 129 && c == 0 ? 100.0 : 0.0; }, value_is_key,
+               [](auto...) { return 129.0; }, [](auto...) { return 10000.0; }, 1e-2, 2e-3 + 1e-2});
+}
+
+TEST_CASE("closed form: adding a constant to every score changes nothing but LSE") {
+  for (double shift : {0.0, 512.0}) {
+    const double e0 = 1, e1 = std::exp(0.5), e2 = std::exp(1.0);  // weights of j mod 3
+    double sum = 0, value = 0;
+    for (int j = 0; j < 70; ++j) {
+      const double w = j % 3 == 0 ? e0 : j % 3 == 1 ? e1 : e2;
+      sum += w;
+      value += w * (j % 5);
+    }
+    check_probe({"shifted scores", {1, 1, 1, 70, 64, false, 0.125f},
+                 [](int64_t, int64_t, int64_t, int64_t c) { return c == 0 ? 4.0 : 0.0; },
+                 [shift](int64_t, int64_t, int64_t j, int64_t c) { return c == 0 ? static_cast<double>(j % 3) + shift : 0.0; },
+                 [](int64_t, int64_t, int64_t j, int64_t) { return static_cast<double>(j % 5); },
+                 [=](auto...) { return value / sum; }, [=](auto...) { return std::log(sum) + shift / 2; }, 4e-3});
+  }
+}
+
+TEST_CASE("closed form: values near the end of FP16's range") {
+  const Element huge = [](int64_t, int64_t, int64_t, int64_t c) { return c % 2 ? -60000.0 : 60000.0; };
+  check_probe({"mean of equal huge values", {1, 1, 2, 130, 64, false, 0.125f}, zero, zero, huge, huge,
+               [](auto...) { return std::log(130.0); }, 32});
+  check_probe({"equal huge scores", {1, 1, 3, 130, 64, false, 1.0f}, [](auto...) { return 60000.0; },
+               [](auto...) { return 60000.0; }, value_is_key, [](auto...) { return 64.5; }, {}, 0.1, infinity});
+}
+
+TEST_CASE("closed form: a NaN in a key reaches only the rows that see it") {
+  const double nan = std::nan("");
+  check_probe({"NaN in the last key", {1, 1, 70, 70, 64, true, 0.125f}, zero,
+               [nan](int64_t, int64_t, int64_t j, int64_t) { return j == 69 ? nan : 0.0; }, value_is_key,
+               [nan](int64_t, int64_t, int64_t i, int64_t) { return i == 69 ? nan : static_cast<double>(i) / 2; },
+               [nan](int64_t, int64_t, int64_t i) { return i == 69 ? nan : std::log(static_cast<double>(i) + 1); }, 3.5e-2});
+}
+
+TEST_CASE("closed form: the columns of V keep their places") {
+  for (int64_t dim : {64, 128})
+    check_probe({"V[j][c] = c", {1, 1, 67, 129, dim, false, attention::default_scale(dim)}, random_up_to(3), random_up_to(3),
+                 [](int64_t, int64_t, int64_t, int64_t c) { return static_cast<double>(c); },
+                 [](int64_t, int64_t, int64_t, int64_t c) { return static_cast<double>(c); }, {}, 3e-3 * static_cast<double>(dim)});
+}
+
+TEST_CASE("closed form: scale 0 is the plain mean, whatever Q and K hold") {
+  check_probe({"scale 0", {1, 1, 66, 66, 64, true, 0.0f}, random_up_to(60000), random_up_to(60000), value_is_key,
+               [](int64_t, int64_t, int64_t i, int64_t) { return static_cast<double>(i) / 2; },
+               [](int64_t, int64_t, int64_t i) { return std::log(static_cast<double>(i) + 1); }, 3.3e-2});
+}
+
+TEST_CASE("closed form: batch, head and query are told apart") {
+  check_probe({"fingerprint", {3, 5, 7, 9, 64, false, 0.125f},
+               [](int64_t, int64_t h, int64_t i, int64_t c) { return c == 0 ? static_cast<double>(h + 1 + 8 * (i % 2)) : 0.0; },
+               [](int64_t b, int64_t, int64_t j, int64_t c) { return j == 0 && c == 0 ? static_cast<double>(b + 1) : 0.0; },
+               [](int64_t b, int64_t h, int64_t, int64_t) { return static_cast<double>(16 * b + h); },
+               [](int64_t b, int64_t h, int64_t, int64_t) { return static_cast<double>(16 * b + h); },
+               [](int64_t b, int64_t h, int64_t i) {
+                 return std::log(std::exp(static_cast<double>((h + 1 + 8 * (i % 2)) * (b + 1)) / 8) + 8);
+               },
+               3.2e-2});
+}
+
+TEST_CASE("closed form: plain means at every number of keys") {
+  for (int64_t n : {1, 63, 64, 65, 128, 129, 192, 256, 257, 320, 385, 513}) {
+    const double N = static_cast<double>(n);
+    check_probe({"mean", {1, 3, 65, n, 64, false, 0.125f}, zero, zero, value_is_key, [N](auto...) { return (N - 1) / 2; },
+                 [N](auto...) { return std::log(N); }, 1e-3 * N});
+  }
+}
+
+TEST_CASE("a step refuses what it cannot do") {
+  for (const Step& step : steps()) {
+    INFO(step.name);
+    Problem problem{1, 1, 8, 8, 64, false, 0.125f};
+    const Question good = course::ask(problem, course::make_inputs("gaussian", problem, 1));
+    Question bad = good;
+    bad.problem.scale = std::nanf("");
+    const Outcome outcome = run(step, bad);
+    CHECK(outcome.kind == Outcome::Kind::refused);
+    CHECK_MESSAGE(outcome.message.find("scale") != std::string::npos, outcome.message);
+  }
+}
+
+TEST_CASE("the forward pass is repeatable bit by bit, whatever the schedule" * doctest::skip(machine() == Machine::gpu)) {
+  // check() compares with an allowance; here the margin itself must repeat to the last bit.
+  const Problem problem{1, 2, 130, 130, 64, true, 0.125f};
+  const Question question = course::ask(problem, course::make_inputs("gaussian", problem, 11));
+  for (const Step& step : steps()) {
+    const double margin = run(step, question, Schedule::early).verdict.margin;
+    CHECK(margin > 0);
+    for (uint64_t seed : {1, 2, 3}) CHECK(run(step, question, Schedule::random, seed).verdict.margin == margin);
+  }
+}
