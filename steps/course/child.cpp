@@ -61,6 +61,8 @@ void prepare_child(double limit_seconds) {
   dup2(STDERR_FILENO, STDOUT_FILENO);
   if (const int nowhere = open("/dev/null", O_WRONLY); nowhere >= 0) dup2(nowhere, STDERR_FILENO);
 
+  // A test program's handlers, say, are not the child's.
+  for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGINT, SIGTERM}) signal(number, SIG_DFL);
   static unsigned char stack[64 << 10];  // the fibers' stacks are small
   stack_t alternate{};
   alternate.ss_sp = stack;

@@ -13,7 +13,7 @@ extern "C" {
 
 /// What the first GPU is.
 typedef struct flash_gpu_info {
-  char name[128];
+  char name[256];
   char driver[64];       ///< driver version, "580.159.03", or "" if NVML is absent
   int32_t major, minor;  ///< compute capability
   int32_t sm_count;

@@ -5,10 +5,10 @@
 #include <charconv>
 #include <cmath>
 #include <iostream>
+#include <sstream>
 
 #include "failure.h"
 #include "npy.h"
-#include "units.h"
 
 namespace course {
 namespace {
@@ -140,9 +140,10 @@ Given read_problem(const ProblemOptions& o, Machine machine) {
 }
 
 std::string describe(const Problem& p) {
-  return "B=" + std::to_string(p.batch) + " H=" + std::to_string(p.heads) + " Sq=" + std::to_string(p.seq_q) +
-         " Sk=" + std::to_string(p.seq_k) + " D=" + std::to_string(p.dim) + (p.causal ? " causal" : " full") +
-         " scale=" + digits(p.scale, 4);
+  std::ostringstream text;  // six significant digits at most, no trailing zeros
+  text << "B=" << p.batch << " H=" << p.heads << " Sq=" << p.seq_q << " Sk=" << p.seq_k << " D=" << p.dim
+       << (p.causal ? " causal" : " full") << " scale=" << p.scale;
+  return text.str();
 }
 
 double matmul_flops(const Problem& p) {

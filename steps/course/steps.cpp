@@ -24,7 +24,9 @@ std::vector<Step> discover() {
     if (!j.is_object())
       throw Failure("The file " + entry.path().string() + " is damaged; configure the build again.");
     Step step{j.value("step", ""), j.value("prev", ""), j.value("arch", ""), j.value("title", "")};
-    if (step.name.size() < 4 || !fs::exists(step.folder())) continue;  // a step that was renamed or removed
+    if (step.name.size() < 4) continue;
+    const bool removed = fs::exists(source_dir() / "steps") && !fs::exists(step.folder());  // or renamed
+    if (removed) continue;
     steps.push_back(step);
   }
   std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.name < b.name; });
