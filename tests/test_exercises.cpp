@@ -255,7 +255,7 @@ TEST_CASE("exercises: a student's kernel that is not even wrong is answered in a
   const std::string outside = answer(store, "LSE[1000000 + q0 + lane] = l_new");
   CHECK_MESSAGE(matches(outside, "^1 10.4 is not right yet. .*" + place + ".* outside every allocation"),
                 outside);
-  const std::string wild = answer(store, "LSE[int64_t{1} << 36] = l_new");
+  const std::string wild = answer(store, "LSE[-(int64_t{1} << 36)] = l_new");
   CHECK_MESSAGE(matches(wild, "^1 10.4 is not right yet. .*" + place), wild);
   const std::string exits = answer("SharedMemory<d>& tiles =", "exit(0);\n  SharedMemory<d>& tiles =");
   CHECK_MESSAGE(matches(exits, "^1 10.4 is not right yet. .*exit code 0"), exits);

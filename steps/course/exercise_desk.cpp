@@ -173,7 +173,7 @@ int ExerciseDesk::check(const std::string& id, std::ostream& out, const Exercise
 }
 
 int ExerciseDesk::hint(const std::string& id, std::ostream& out) const {
-  out << find(id).hint << "\n";
+  out << id << ": " << find(id).hint << "\n";
   return exit_right;
 }
 
