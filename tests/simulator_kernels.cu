@@ -112,6 +112,13 @@ KERNEL cta_reads_what_another_writes(uint32_t* data, int) {
   data[64 * blockIdx.x + t] = x + 1;      // in report: cta_reads_what_another_writes
 }
 
+// Both read it, and the one that writes it has read it last.
+KERNEL cta_writes_what_all_read(uint32_t* data, int) {
+  const uint32_t x = data[0];                        // in report: cta_writes_what_all_read
+  data[2 + blockIdx.x] = x;
+  if (blockIdx.x == 1) data[right ? 1 : 0] = x + 1;  // in report: cta_writes_what_all_read
+}
+
 KERNEL atomic_and_plain_global(uint32_t* data, int) {
   if (blockIdx.x == 0) {
     atomicAdd(data, 1u);  // in report: atomic_and_plain_global
@@ -228,12 +235,17 @@ KERNEL ldmatrix_of_global_memory(uint32_t* data, int) {
   const uint32_t* row = right ? tile[t] : data + 4 * t;
   ldmatrix_x4(r, reinterpret_cast<const half*>(row));  // in report: ldmatrix_of_global_memory
 }
-// Two floats with the alignment of one: the GPU takes them one by one, so this is right.
+// Two floats with the alignment of one, four bytes with that of two: the GPU takes them in pieces, so this is
+// right.
 struct Pair {
   float m, l;
 };
-KERNEL pair_at_odd_word(uint32_t* data, int) {
-  if (threadIdx.x == 0) *reinterpret_cast<Pair*>(data + 1) = *reinterpret_cast<const Pair*>(data + 3);
+KERNEL small_alignment(uint32_t* data, int) {
+  if (threadIdx.x != 0) return;
+  *reinterpret_cast<Pair*>(data + 1) = *reinterpret_cast<const Pair*>(data + 3);
+  uint32_t halves;
+  std::memcpy(&halves, reinterpret_cast<const half*>(data) + 1, 4);
+  data[5] = halves;
 }
 KERNEL static_read_before_write(uint32_t* data, int) {
   THREAD;
@@ -587,6 +599,7 @@ const Entry entries[] = {
     ENTRY(global_raw_in_a_cta, 1, 64, 0),
     ENTRY(ctas_write_the_same, 2, 32, 0),
     ENTRY(cta_reads_what_another_writes, 2, 64, 0),
+    ENTRY(cta_writes_what_all_read, 2, 1, 0),
     ENTRY(atomic_and_plain_global, 2, 32, 0),
     ENTRY(atomic_and_plain_shared, 1, 64, 0),
     ENTRY(global_just_past_the_end, 1, 64, 0),
@@ -608,7 +621,7 @@ const Entry entries[] = {
     ENTRY(misaligned_copy_destination, 1, 32, 0),
     ENTRY(misaligned_ldmatrix, 1, 32, 33 * 16),
     ENTRY(ldmatrix_of_global_memory, 1, 32, 0),
-    ENTRY(pair_at_odd_word, 1, 32, 0),
+    ENTRY(small_alignment, 1, 32, 0),
     ENTRY(static_read_before_write, 1, 64, 0),
     ENTRY(dynamic_read_before_write, 2, 64, 256),
     ENTRY(copy_read_before_wait, 1, 32, 0),

@@ -57,7 +57,7 @@ struct Options {
 
 /// A fault found while a kernel ran. Each is reported once, not once per lane.
 struct Report {
-  std::string kind;  ///< "race", "out of bounds", "async", "deadlock", "barrier", "segfault", ...
+  std::string kind;  ///< race, out of bounds, uninitialized, misaligned, address, async, deadlock, barrier, collective
   std::string text;  ///< full sentence: kernel, CTA, warp and lane, source lines, barrier
 };
 
