@@ -114,7 +114,7 @@ KERNEL cta_reads_what_another_writes(uint32_t* data, int) {
 
 // Both read it, and the one that writes it has read it last.
 KERNEL cta_writes_what_all_read(uint32_t* data, int) {
-  const uint32_t x = data[0];                        // in report: cta_writes_what_all_read
+  const uint32_t x = data[0];  // in report: cta_writes_what_all_read
   data[2 + blockIdx.x] = x;
   if (blockIdx.x == 1) data[right ? 1 : 0] = x + 1;  // in report: cta_writes_what_all_read
 }
