@@ -1,54 +1,21 @@
 /// @file
 /// The program's command line: exit codes, and one sentence for everything that is wrong.
 #include <doctest/doctest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "steps/course/inputs.h"
 #include "steps/course/npy.h"
+#include "tests/program.h"
 
 namespace {
 
-struct Answer {
-  int code;
-  std::string out, err;
-};
+const Program learn(FLASH_COURSE);
 
-std::string folder() {
-  static const std::string path = [] {
-    char name[] = "/tmp/flash_program_XXXXXX";
-    return std::string(mkdtemp(name));
-  }();
-  return path;
-}
-struct RemoveFolder {
-  ~RemoveFolder() { std::filesystem::remove_all(folder()); }
-} remove_folder;
-
-std::string content(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-// Runs the program in the test's folder, through a shell, without a terminal.
-Answer learn(const std::string& arguments) {
-  const std::string command =
-      "cd " + folder() + " && timeout 120 " FLASH_COURSE " " + arguments + " >stdout 2>stderr </dev/null";
-  const int status = std::system(command.c_str());
-  return {WEXITSTATUS(status), content(folder() + "/stdout"), content(folder() + "/stderr")};
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+std::string folder() { return learn.folder; }
 
 // A wrong command: exit code 1, nothing on standard output, one line on standard error, which is a sentence.
 void check_refused(const std::string& arguments, const std::string& part, int code = 1) {
