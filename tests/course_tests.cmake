@@ -15,6 +15,7 @@ add_library(fake_gpu SHARED fake_gpu.cpp)
 target_include_directories(fake_gpu PRIVATE ${FLASH_ROOT})
 set_target_properties(fake_gpu PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${FLASH_BIN}/tests)
 flash_test(test_course_gpu 120 test_course_gpu.cpp course_lib)
-target_compile_definitions(test_course_gpu PRIVATE FLASH_COURSE="$<TARGET_FILE:course>" FLASH_FAKE_GPU="$<TARGET_FILE:fake_gpu>"
+target_compile_definitions(test_course_gpu PRIVATE FLASH_COURSE="$<TARGET_FILE:course>"
+                           FLASH_FAKE_GPU="$<TARGET_FILE:fake_gpu>"
                            FLASH_FAULTY_STEP="$<TARGET_FILE:faulty_step.simulated>")
 add_dependencies(test_course_gpu course fake_gpu faulty_step.simulated)
