@@ -51,7 +51,7 @@ std::string digits(double value, int significant) {
 }
 
 std::string duration(double seconds) {
-  if (seconds < 10) return digits(seconds, 2) + " s";
+  if (seconds < 100) return digits(seconds, 2) + " s";
   if (seconds < 120) return digits(seconds, 3) + " s";
   if (seconds < 7200) return digits(seconds / 60, 2) + " min";
   if (seconds < 48 * 3600.0) return digits(seconds / 3600, 2) + " h";
