@@ -47,8 +47,8 @@ int diff(const std::string& name) {
     if (!std::filesystem::exists(root / file))
       throw Failure("The file " + (root / file).string() + " does not exist.");
   std::filesystem::current_path(root);
-  const int code =
-      run_program({"diff", "-u", isatty(STDOUT_FILENO) ? "--color=always" : "--color=never", before, after});
+  const int code = run_program({"diff", "-u", isatty(STDOUT_FILENO) ? "--color=always" : "--color=never",
+                                "--label", before, "--label", after, before, after});
   return code <= 1 ? exit_right : exit_wrong;
 }
 
