@@ -60,7 +60,7 @@ def ledger_block(course, steps, arguments):
 def results():
     """Rows of the newest results file."""
     files = sorted(ROOT.glob("docs/results/*/*.csv"))
-    bench = [f for f in files if not f.stem.startswith("peers")]
+    bench = [f for f in files if not f.stem.startswith(("peers", "ncu"))]
     if not bench:
         return [], ""
     with open(bench[-1], newline="") as file:
@@ -82,8 +82,12 @@ def source_line(rows, name):
             f"d=128. Data: [{pathlib.Path(name).name}](/{name}).")
 
 
-def speed(row):
-    return "–" if row is None else f"{float(row['ms_median']):.4g} ms, {float(row['tflops']):.3g} TFLOP/s"
+def speed(row, protocol="burst"):
+    """Of one row; a launch longer than the burst window has one row for both protocols, shown under burst."""
+    if row is None or (row["protocol"] == "three runs" and protocol == "steady"):
+        return "–"
+    text = f"{float(row['ms_median']):.4g} ms, {float(row['tflops']):.3g} TFLOP/s"
+    return text + (" (3 runs)" if row["protocol"] == "three runs" else "")
 
 
 def measured_step(steps, name):
@@ -96,7 +100,7 @@ def measured_step(steps, name):
         burst, steady = (standard(rows, name, causal, p) for p in ("burst", "steady"))
         before = standard(rows, prev, causal, "burst")
         ratio = f"× {float(before['ms_median']) / float(burst['ms_median']):.2f}" if burst and before else "–"
-        lines.append(f"| {'causal' if causal else 'full'} | {speed(burst)} | {speed(steady)} | {ratio} |")
+        lines.append(f"| {'causal' if causal else 'full'} | {speed(burst)} | {speed(steady, 'steady')} | {ratio} |")
     row = standard(rows, name, 0, "burst")
     if row:
         lines += ["", "| kernel | registers | spilled bytes | shared memory a CTA | threads | CTAs per SM |",
@@ -121,7 +125,7 @@ def measured_ladder(steps):
             continue
         before = standard(rows, step["prev"], 0, "burst")
         times = [f"{float(b['ms_median']) / float(burst['ms_median']):.3g}" if b else "–" for b in (before, naive)]
-        lines.append(f"| [{step['step']}](/steps/{step['step']}/README.md) | {speed(burst)} | {speed(steady)} | "
+        lines.append(f"| [{step['step']}](/steps/{step['step']}/README.md) | {speed(burst)} | {speed(steady, 'steady')} | "
                      f"{speed(standard(rows, step['step'], 1, 'burst'))} | {times[0]} | {times[1]} | "
                      f"{float(burst['pct_of_peak']):.2g} |")
     return "\n".join(lines) + "\n\n" + source_line(rows, file) + "\n"

@@ -1,6 +1,7 @@
 /// @file
 /// The command `bench`: TFLOP/s on the GPU, by shape and protocol.
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <map>
@@ -74,9 +75,10 @@ std::string environment_columns(const flash_gpu_info& gpu) {
   std::strftime(date, sizeof date, "%Y-%m-%d", std::gmtime(&now));
   const std::string root = source_dir().string();
   std::string commit = one_line(output_of({"git", "-C", root, "rev-parse", "--short=12", "HEAD"}));
-  if (commit.empty())
-    commit = "unknown";
-  else if (!output_of({"git", "-C", root, "status", "--porcelain", "--untracked-files=no"}).empty())
+  if (commit.empty()) {  // a copy without its history: whoever copied it may say what it is
+    const char* told = std::getenv("FLASH_COMMIT");
+    commit = told ? told : "unknown";
+  } else if (!output_of({"git", "-C", root, "status", "--porcelain", "--untracked-files=no"}).empty())
     commit += "-changed";
   return std::string(date) + "," + commit + "," + gpu.name + "," + gpu.driver + "," +
          std::to_string(gpu.toolkit / 1000) + "." + std::to_string(gpu.toolkit % 1000 / 10);

@@ -14,7 +14,7 @@ namespace course {
 
 /// All exercises, and a folder of the student's. Its commands print, and return the exit code.
 ///
-/// The folder holds <id>/attention.cu or <id>/answer.txt, and progress.json: of every exercise that was right
+/// The folder holds ID/attention.cu or ID/answer.txt, and progress.json: of every exercise that was right
 /// the fingerprint of the file that was.
 class ExerciseDesk {
 public:
