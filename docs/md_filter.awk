@@ -1,6 +1,6 @@
 # GitHub's Markdown to Doxygen's.
 #   [text](attention.cu)            a link to a file in the lesson's folder       -> the page of that file
-#   [text](exercises/1_traffic.md)  exercises hold their answers: no pages        -> the text
+#   [text](exercises/1_traffic.md)  no page: exercises hold their answers; data   -> the text
 #   <!-- doxygen: \command ... -->  invisible on GitHub                           -> the command
 #   other comments of one line      (a table right below one is none to Doxygen)  -> an empty line
 BEGIN {
@@ -27,11 +27,11 @@ code { print; next }
     path = folder part[2]
     sub(/#.*/, "", path)
     while (sub(/[^\/]+\/\.\.\//, "", path)) {}
-    if (path ~ /exercises\//) {
-      link = label
-    } else if (path ~ /\.(cu|cpp|h)$/) {
+    if (path ~ /\.(cu|cpp|h)$/) {
       gsub(/`/, "", label)
       link = "@ref " path " \"" label "\""
+    } else if (path ~ /exercises\// || path !~ /\.md$/ && part[2] !~ /^#/) {
+      link = label
     }
     result = result substr(line, 1, RSTART - 1) link
     line = substr(line, RSTART + RLENGTH)
