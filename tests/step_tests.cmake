@@ -17,5 +17,6 @@ if(FLASH_CUDA)
                        LABELS gpu)
 endif()
 
-flash_test(test_mutants 300 test_mutants.cpp course_lib)
+flash_test(test_mutants 400 test_mutants.cpp course_lib)
+set_tests_properties(test_mutants PROPERTIES COST 100)  # the longest, so it begins first
 add_dependencies(test_mutants course)

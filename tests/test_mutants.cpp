@@ -47,14 +47,20 @@ std::vector<Question> questions() {
   all.push_back(question({1, 1, 150, 70, 64, true, 0}, "gaussian"));
   all.push_back(question({1, 2, 66, 200, 64, false, 0}, "growing"));
   all.push_back(question({1, 1, 66, 200, 64, false, 20}, "growing"));
+  all.push_back(question({1, 1, 150, 300, 64, false, 0}, "gaussian"));
+  all.push_back(question({1, 1, 150, 300, 64, true, 1e6f}, "outliers"));
   all.push_back(question({1, 1, 30, 100, 64, false, 0}, "negative"));
   all.push_back(question({1, 1, 40, 140, 128, false, -0.3f}, "fingerprint"));
+  Question huge = question({1, 1, 3, 130, 64, false, 1}, "gaussian");  // equal scores of 2 * 10^11
+  std::fill(huge.inputs.Q.begin(), huge.inputs.Q.end(), attention::to_half(60000));
+  std::fill(huge.inputs.K.begin(), huge.inputs.K.end(), attention::to_half(60000));
+  all.push_back(course::ask(huge.problem, huge.inputs));
   for (bool in_V : {false, true}) {
-    Question q = question({1, 1, 70, 70, 64, true, 0}, "gaussian");
-    for (int c = 0; c < 64; ++c) (in_V ? q.inputs.V : q.inputs.K)[69 * 64 + c] = 0x7E00;
+    Question q = question({1, 1, 200, 200, 64, true, 0}, "gaussian");
+    for (int c = 0; c < 64; ++c) (in_V ? q.inputs.V : q.inputs.K)[199 * 64 + c] = 0x7E00;
     q.exact = attention::exact(q.problem, q.inputs.Q.data(), q.inputs.K.data(), q.inputs.V.data(),
                                attention::all_rows(q.problem));
-    if (in_V) {  // it may reach the rows whose block holds key 69, as in every known kernel
+    if (in_V) {  // it may reach the rows whose block holds key 199, as in every known kernel
       q.exact.index.resize(64);
       q.exact.LSE.resize(64);
       q.exact.O.resize(64 * 64);
@@ -100,7 +106,8 @@ std::string line_of(const std::string& text, int number) {
 
 TEST_CASE("every altered synchronization call is rejected, or known to be harmless") {
   const std::vector<Question> asked = {question({1, 1, 130, 200, 64, false, 0}, "growing"),
-                                       question({1, 1, 130, 130, 128, true, 0}, "gaussian")};
+                                       question({1, 1, 130, 130, 128, true, 0}, "gaussian"),
+                                       question({1, 1, 300, 100, 64, true, 0}, "gaussian")};
   int mutants = 0, killed = 0;
   for (const Step& step : course::all_steps()) {
     const auto library = step.library(Machine::simulated);
@@ -180,6 +187,19 @@ const std::vector<Edit> edits = {
     {"11", "K's two 8-key tiles are swapped", "a, k[0], k[1]", "a, k[2], k[3]"},
     {"11", "rows g and g + 8 of P are swapped", "P[row][2 * t + e / 2]", "P[row][2 * t + 1 - e / 2]"},
     {"11", "V is not transposed", "ldmatrix_x4_trans(v", "ldmatrix_x4(v"},
+    {"20", "the two factors are exchanged", "tiles.keep[threadIdx.x] = keep * inverse;\n      tiles.add[threadIdx.x] = add * inverse;", "tiles.keep[threadIdx.x] = add * inverse;\n      tiles.add[threadIdx.x] = keep * inverse;"},
+    {"20", "the last key block is left out", "j < Tc; ++j", "j + 1 < Tc; ++j"},
+    {"21", "the factor is inverted, as FlashAttention-2's Algorithm 1 prints it", "exp2_approx((m - m_new) * c)", "exp2_approx((m_new - m) * c)"},
+    {"21", "l is not rescaled", "l = keep * l + l_block;", "l = l + l_block;"},
+    {"21", "not divided by l", "l == 0 ? 0 : reciprocal(l)", "1"},
+    {"22", "only the first row of a warp is asked", "__any_sync(all_lanes, keep != 1)", "__shfl_sync(all_lanes, keep != 1 ? 1 : 0, 0)"},
+    {"23", "query blocks of different heads are mixed up", "blockIdx.x / Tr;", "blockIdx.x % (gridDim.x / Tr);"},
+    {"24", "rows g and g + 8 share one maximum", "float& s = S[t][e + y];", "float& s = S[t][y];"},
+    {"24", "l is not rescaled", "l[e / 2] *= keep;", ""},
+    {"25", "K is read without the swizzle", "tiles.K.at(key + lane / 16 * 8 + lane % 8, x + lane / 8 % 2 * 8)", "&tiles.K.data[x / 64][key + lane / 16 * 8 + lane % 8][x % 64 + lane / 8 % 2 * 8]"},
+    {"26", "the mask is applied to the last block alone", "if ((j + 1) * Bc<d> > shape.visible_keys(i * Br)) {", "if (j == Tc - 1) {"},
+    {"26", "the one-FFMA exponent is always taken", "!__all_sync(all_lanes, small)", "false"},
+    {"26", "a negative scale is forgotten", "if (shape.sign != 1 && Tc > 0) {", "if (false) {"},
 };
 
 std::string replaced(std::string text, const Edit& edit) {

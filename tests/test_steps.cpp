@@ -73,8 +73,12 @@ Twin twin_traffic(const Step& step, const Question& q) {
       {"00", [](const auto& head) { return tw::two_pass_softmax(head); }},
       {"01", [](const auto& head) { return tw::online_softmax(head); }},
       {"10", [](const auto& head) { return tw::flash_attention_1(head); }},
-      {"11", [](const auto& head) { return tw::flash_attention_1(head); }}};
-  const auto twin = twins.find(step.number());
+      {"11", [](const auto& head) { return tw::flash_attention_1(head); }},
+      {"20", [](const auto& head) { return tw::flash_attention_2(head); }},
+      {"26", [](const auto& head) { return tw::flash_attention_2(head, {.Br = 128, .Bc = head.d() == 64 ? 128 : 64}); }}};
+  // Steps that move what an earlier one moves have no line of their own.
+  const std::string number = step.number();
+  const auto twin = twins.find(number > "20" && number < "26" ? "20" : number);
   if (twin == twins.end()) return {};
   const auto traffic =
       tw::every_head<float>(q.problem, q.inputs.Q.data(), q.inputs.K.data(), q.inputs.V.data(), twin->second).traffic;

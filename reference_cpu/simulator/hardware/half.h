@@ -20,8 +20,9 @@ __forceinline__ float to_float(half h) {
   return std::bit_cast<float>(magnitude | sign);
 }
 
-/// The nearest half, ties to even; beyond 65519 infinity. PTX cvt.rn.f16.f32.
+/// The bits of to_half(value).
 uint16_t half_bits(float value);
+/// The nearest half, ties to even; beyond 65519 infinity. PTX cvt.rn.f16.f32.
 __forceinline__ half to_half(float value) {
   half h;
   h.bits = half_bits(value);  // an assignment: the hooks do not see a struct that a call returns into memory

@@ -17,6 +17,7 @@ struct Device {
   size_t memory_bytes;          ///< global memory that a workspace may take
 };
 
+/// The sizes of the simulated GPU.
 __forceinline__ Device current_device(void* stream) {
   return {stream, simulator::sm_count, simulator::shared_bytes_per_cta, simulator::memory_bytes};
 }
