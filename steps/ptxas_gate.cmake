@@ -1,5 +1,5 @@
-# Runs the CUDA compiler (everything after "--") and fails if ptxas spills registers or warns with C75xx, since such
-# code is right but slow, and nobody would see it.
+# Runs the CUDA compiler (everything after "--") and fails if ptxas spills more than SPILLS bytes of registers or warns
+# with C75xx, since such code is right but slow, and nobody would see it.
 set(command)
 set(seen OFF)
 foreach(i RANGE ${CMAKE_ARGC})
@@ -10,7 +10,14 @@ foreach(i RANGE ${CMAKE_ARGC})
   endif()
 endforeach()
 execute_process(COMMAND ${command} RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE err)
-string(REGEX MATCHALL "[^\n]*(C75[0-9][0-9]|[1-9][0-9]* bytes spill)[^\n]*" bad "${out}${err}")
+string(REGEX MATCHALL "[^\n]*C75[0-9][0-9][^\n]*" bad "${out}${err}")
+string(REGEX MATCHALL "[0-9]+ bytes spill stores" spills "${out}${err}")
+foreach(spill IN LISTS spills)
+  string(REGEX MATCH "[0-9]+" bytes ${spill})
+  if(bytes GREATER SPILLS)
+    list(APPEND bad "${spill}; the step declares ${SPILLS}")
+  endif()
+endforeach()
 if(bad)
   list(JOIN bad "\n" bad)
   message(FATAL_ERROR "ptxas spills registers or serializes; this build refuses that:\n${bad}")

@@ -74,9 +74,12 @@ function(flash_simulated_library name source namespace folder)
   target_link_libraries(${name}.simulated PRIVATE simulator reference)
 endfunction()
 
-# flash_gpu_library(NAME SOURCE NAMESPACE FOLDER ARCH): the same file for the GPU. ARCH is the least
-# architecture; its PTX runs on newer GPUs, and Hopper gets machine code. "90a" code runs on Hopper alone.
+# flash_gpu_library(NAME SOURCE NAMESPACE FOLDER ARCH [SPILLS]): the same file for the GPU. ARCH is the least
+# architecture; its PTX runs on newer GPUs, and Hopper gets machine code. "90a" code runs on Hopper alone. SPILLS bytes of
+# registers may go to local memory, none unless it is said.
 function(flash_gpu_library name source namespace folder arch)
+  set(spills 0 ${ARGN})
+  list(GET spills -1 spills)
   flash_kernel_library(${name}.gpu cu ${source} "${namespace}" ${folder})
   if(arch STREQUAL "90a")
     set(architectures 90a)
@@ -87,19 +90,19 @@ function(flash_gpu_library name source namespace folder arch)
   target_include_directories(${name}.gpu PRIVATE ${FLASH_ROOT}/steps ${FLASH_ROOT})
   target_link_libraries(${name}.gpu PRIVATE reference)
   set_target_properties(${name}.gpu PROPERTIES CUDA_ARCHITECTURES "${architectures}" CUDA_VISIBILITY_PRESET hidden
-                        CUDA_COMPILER_LAUNCHER "${CMAKE_COMMAND};-P;${FLASH_ROOT}/steps/ptxas_gate.cmake;--")
+                        CUDA_COMPILER_LAUNCHER "${CMAKE_COMMAND};-DSPILLS=${spills};-P;${FLASH_ROOT}/steps/ptxas_gate.cmake;--")
   set_property(GLOBAL APPEND PROPERTY FLASH_GPU_TARGETS ${name}.gpu)
 endfunction()
 
-# step(PREV <step or "-"> ARCH <75|80|90a> TITLE <one idea>): the step in this folder.
+# step(PREV <step or "-"> ARCH <75|80|90a> [SPILLS <bytes>] TITLE <one idea>): the step in this folder.
 function(step)
-  cmake_parse_arguments(arg "" "PREV;ARCH;TITLE" "" ${ARGN})
+  cmake_parse_arguments(arg "" "PREV;ARCH;SPILLS;TITLE" "" ${ARGN})
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME name)
   string(SUBSTRING ${name} 0 2 number)
   flash_simulated_library(${name} ${CMAKE_CURRENT_SOURCE_DIR}/attention.cu step_${number} steps)
   add_dependencies(course ${name}.simulated)
   if(FLASH_CUDA)
-    flash_gpu_library(${name} ${CMAKE_CURRENT_SOURCE_DIR}/attention.cu step_${number} steps ${arg_ARCH})
+    flash_gpu_library(${name} ${CMAKE_CURRENT_SOURCE_DIR}/attention.cu step_${number} steps ${arg_ARCH} ${arg_SPILLS})
     add_dependencies(course ${name}.gpu)
   endif()
   string(REGEX REPLACE "^-$" "" prev "${arg_PREV}")
