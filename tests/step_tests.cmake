@@ -20,3 +20,6 @@ endif()
 flash_test(test_mutants 400 test_mutants.cpp course_lib)
 set_tests_properties(test_mutants PROPERTIES COST 100)  # the longest, so it begins first
 add_dependencies(test_mutants course)
+
+flash_test(test_ledger 120 test_ledger.cpp course_lib)
+add_dependencies(test_ledger course)
