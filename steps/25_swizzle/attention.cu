@@ -109,6 +109,7 @@ __device__ void query_block(const half* Q,  // [Nq, d]
     load_rows<d>(tiles.V, V, j * Bc, shape.Nk);
     __syncthreads();  // Q, K and V are complete before any warp reads them
 
+    //! [scores]
     // S = Q K^T for the warp's rows: 8 tiles of 16 rows x 8 keys.
     float S[Bc / 8][4] = {};
     for (int x = 0; x < d; x += 16) {
@@ -121,6 +122,7 @@ __device__ void query_block(const half* Q,  // [Nq, d]
         mma_m16n8k16(S[key / 8 + 1], a, k[2], k[3]);
       }
     }
+    //! [scores]
 
     //! [softmax]
     // Element e of a tile is row g + 8 (e / 2), column 2q + e % 2.

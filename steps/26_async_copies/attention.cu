@@ -166,10 +166,12 @@ __device__ void query_block(const half* Q,  // [Nq, d]
       }
     }
 
+    //! [refill]
     cp_async_wait<0>();  // this thread's pieces of V_j have landed
     __syncthreads();     // so have everybody's; and all warps have read K_j
     if (j + 1 < Tc) load_rows<d>(tiles.K, K, (j + 1) * Bc<d>, shape.Nk);
     cp_async_commit();
+    //! [refill]
 
     // Only the last blocks hold keys that a row of this query block does not see.
     // Element e of a tile is row g + 8 (e / 2), column 2q + e % 2.
