@@ -236,12 +236,14 @@ __global__ void __launch_bounds__(threads) attention_kernel(const half* Q,  // [
                                                             half* O,        // [heads, Nq, d]
                                                             float* LSE,     // [heads, Nq]
                                                             Shape shape) {
+  //! [grid]
   const int Tr = (shape.Nq + Br - 1) / Br;
   const int64_t head = blockIdx.x / Tr;
   Q += head * shape.Nq * d, O += head * shape.Nq * d, LSE += head * shape.Nq;
   K += head * shape.Nk * d, V += head * shape.Nk * d;
   const int i = Tr - 1 - blockIdx.x % Tr;  // the longest first
   query_block<d>(Q, K, V, O, LSE, shape, i);
+  //! [grid]
 }
 
 }  // namespace
