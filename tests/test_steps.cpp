@@ -100,7 +100,7 @@ TEST_CASE("every step is right at every shape, and moves the bytes that its twin
   };
   const std::vector<Shape> shapes = {{1, 1, 1, 1},     {2, 2, 63, 65},  {1, 2, 128, 128}, {1, 3, 239, 1},    {3, 1, 1, 130},
                                      {1, 2, 113, 203}, {2, 1, 203, 113}, {1, 1, 799, 3},   {1, 1, 1023, 1024}, {2, 3, 64, 0},
-                                     {1, 2, 65, 64},   {1, 1, 17, 333}};
+                                     {1, 2, 65, 64},   {1, 1, 17, 333},  {1, 1, 2, 4200}};
   const auto& inputs = course::input_kinds();
   size_t turn = 0;
   for (const Shape& s : shapes)
@@ -139,15 +139,19 @@ TEST_CASE("every step agrees in all schedules" * doctest::skip(machine() == Mach
     int64_t seq_q, seq_k, dim;
     bool causal;
   };
-  for (const Shape& s : {Shape{65, 63, 64, false}, Shape{130, 130, 64, true}, Shape{70, 129, 128, true}, Shape{33, 200, 128, false}}) {
+  // The last has so many query blocks that 27 does not split the keys: its warps go around their rings.
+  for (const Shape& s : {Shape{65, 63, 64, false}, Shape{130, 130, 64, true}, Shape{70, 129, 128, true}, Shape{33, 200, 128, false},
+                         Shape{1064, 450, 128, true}}) {
     const Problem problem{1, 2, s.seq_q, s.seq_k, s.dim, s.causal, attention::default_scale(s.dim)};
     const Question question = course::ask(problem, course::make_inputs("gaussian", problem, 3));
-    for (const Step& step : steps())
+    for (const Step& step : steps()) {
+      if (s.seq_q > 1000 && step.number() < "10") continue;  // their scores would take half a minute
       for (auto [schedule, seed] : {std::pair{Schedule::early, 1}, {Schedule::late, 1}, {Schedule::random, 1}, {Schedule::random, 2}}) {
         INFO(step.name, " ", words(problem), " schedule ", static_cast<int>(schedule), " seed ", seed);
         const Outcome outcome = run(step, question, schedule, static_cast<uint64_t>(seed));
         CHECK_MESSAGE(outcome.right(), outcome.message);
       }
+    }
   }
 }
 
