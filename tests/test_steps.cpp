@@ -121,6 +121,28 @@ TEST_CASE("every step is right at every shape, and moves the bytes that its twin
       }
 }
 
+// Every warp of a CTA reads the query block; every split leaves O, m and l of every row in float; and the merge reads them,
+// m and l once for 32 columns.
+TEST_CASE("27: the bytes of the partial results and of their merge" * doctest::skip(machine() == Machine::gpu)) {
+  struct Shape {
+    int64_t heads, seq_q, seq_k, dim, splits;
+  };
+  for (const Shape& s : {Shape{1, 1, 2048, 128, 16}, {2, 16, 1000, 64, 8}, {1, 5, 4200, 64, 33}, {2, 3, 128, 128, 1}}) {
+    const Problem p{1, s.heads, s.seq_q, s.seq_k, s.dim, false, attention::default_scale(s.dim)};
+    const Question question = course::ask(p, course::make_inputs("gaussian", p, 9));
+    const int64_t rows = p.query_rows(), d = s.dim, merged = s.splits > 1 ? s.splits : 0;
+    for (const Step& step : steps()) {
+      if (step.number() != "27") continue;
+      INFO(step.name, " ", words(p));
+      const Outcome outcome = run(step, question);
+      CHECK_MESSAGE(outcome.right(), outcome.message);
+      CHECK(static_cast<int64_t>(outcome.ledger.global_written) == merged * rows * (4 * d + 8) + rows * (2 * d + 4));
+      CHECK(static_cast<int64_t>(outcome.ledger.global_read) ==
+            4 * p.key_rows() * d + s.splits * rows * 4 * 2 * d + merged * rows * (4 * d + 8 * d / 32));
+    }
+  }
+}
+
 TEST_CASE("every step is right with every input") {
   for (const auto& kind : course::input_kinds())
     for (bool causal : {false, true}) {
