@@ -57,7 +57,7 @@ std::vector<std::string> run_row(const Job& job, const attention::Problem& probl
        {l.global_read + l.global_written, l.global_read_distinct + l.global_written_distinct, l.tensor_flops,
         l.scalar_flops, l.exponentials, l.divisions, l.rescales, l.barriers, l.bank_conflicts})
     row.push_back(short_count(count));
-  row.push_back(digits(outcome.seconds, 3));
+  row.push_back(digits(outcome.seconds, 2));
   return row;
 }
 
