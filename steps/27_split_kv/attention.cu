@@ -22,6 +22,8 @@
 #include <hardware/mma.h>
 #include <hardware/simt.h>
 
+#include <algorithm>
+
 #include "reference_cpu/attention.h"
 
 namespace step_27 {
@@ -264,7 +266,6 @@ __global__ void __launch_bounds__(threads) attention_kernel(const half* Q,  // [
     }
   }
 
-  //! [merge_warps]
   __syncwarp();  // all lanes have read the last tile, and no copy flies: O may take the ring's place
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
@@ -286,7 +287,6 @@ __global__ void __launch_bounds__(threads) attention_kernel(const half* Q,  // [
     else partial.O[at * d + column] = part.O;
     if (splits.count > 1 && column == 0) partial.m[at] = part.m, partial.l[at] = part.l;
   }
-  //! [merge_warps]
 }
 
 // Merges the splits of all rows; a warp does 32 columns of a row.
