@@ -143,6 +143,26 @@ def protocols(launch):
     return {"burst": (statistics.median(burst), len(burst), ""), "steady": (statistics.median(steady), len(steady), "")}
 
 
+def problems(args):
+    """(batch, heads, seq_q, seq_k, dim, causal) of every case that is timed."""
+    if args.shapes:
+        for shape in args.shapes.split(","):
+            yield *map(int, shape.split("x")), False
+        return
+    for dim in map(int, args.dims.split(",")):
+        for causal in (c == "1" for c in args.causal.split(",")):
+            for length in map(int, args.lengths.split(",")):
+                yield 16384 // length, 2048 // dim, length, length, dim, causal
+
+
+def copy_bandwidth():
+    """TB/s that a copy within the GPU's memory reads and writes, together."""
+    source = torch.empty(2 ** 31, dtype=torch.uint8, device="cuda").random_()
+    target = torch.empty_like(source)
+    times = [d for _, d in time_launches(lambda: target.copy_(source), seconds=0.2)]
+    return 2 * source.numel() / statistics.median(times) / 1e9
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lib", default="build/cuda/bin/steps", help="folder with the steps' *.gpu.so")
@@ -150,6 +170,7 @@ def main():
     parser.add_argument("--dims", default="64,128")
     parser.add_argument("--lengths", default="2048,4096,8192,16384", help="16384 tokens in all, hidden size 2048")
     parser.add_argument("--causal", default="0,1")
+    parser.add_argument("--shapes", default="", help="BxHxSqxSkxD,... instead of --dims and --lengths; full mask")
     parser.add_argument("--backends", default="fa2,cudnn", help="any of fa2, cudnn, none")
     parser.add_argument("--csv", default="peers.csv")
     args = parser.parse_args()
@@ -157,6 +178,7 @@ def main():
         print("PyTorch sees no GPU; nothing can be timed here.")
         return 77
 
+    print(f"copy within the GPU's memory: {copy_bandwidth():.2f} TB/s, read and written")
     wanted = [s for s in args.steps.split(",") if s]
     libraries = sorted(pathlib.Path(args.lib).glob("*.gpu.so"))
     competitors = [Step(p) for p in libraries if not wanted or any(p.name.startswith(w) for w in wanted)]
@@ -169,38 +191,38 @@ def main():
         table = csv.writer(file)
         table.writerow("date,gpu,torch,cuda,protocol,competitor,batch,heads,seq_q,seq_k,dim,causal,ms_median,launches,"
                        "tflops,sm_clock_mhz,verified,note".split(","))
-        for dim in map(int, args.dims.split(",")):
-            for causal in (c == "1" for c in args.causal.split(",")):
-                for length in map(int, args.lengths.split(",")):
-                    batch, heads = 16384 // length, 2048 // dim
-                    torch.manual_seed(1)
-                    q, k, v = (torch.randn(batch, heads, length, dim, device="cuda", dtype=torch.float16)
-                               for _ in range(3))
-                    rows = torch.arange(0, length, max(1, length // 64), device="cuda")
-                    want = reference_rows(q, k, v, causal, rows)
-                    flops = 4 * batch * heads * length * length * dim / (2 if causal else 1)
-                    line = f"D={dim} {'causal' if causal else 'full'} ({batch},{length})"
-                    for competitor in competitors:
-                        try:
-                            launch, out = competitor.prepare(q, k, v, causal)
-                        except RuntimeError as error:
-                            print(f"{line}: {competitor.name} skipped: {str(error).splitlines()[0]}")
-                            continue
-                        launch()
-                        torch.cuda.synchronize()
-                        right = verified(out["out"] if isinstance(out, dict) else out, want, rows)
-                        if not right:
-                            print(f"{line}: {competitor.name} is WRONG and not timed")
-                            continue
-                        result = protocols(launch)
-                        clock = sm_clock()
-                        for protocol, (ms, count, note) in result.items():
-                            table.writerow(stamp + [protocol, competitor.name, batch, heads, length, length, dim,
-                                                    int(causal), f"{ms:.4f}", count, f"{flops / ms / 1e9:.1f}", clock,
-                                                    int(right), note])
-                        line += f"  {competitor.name} " + "/".join(f"{flops / r[0] / 1e9:.0f}" for r in result.values())
-                    print(line, flush=True)
-                    file.flush()
+        for batch, heads, seq_q, seq_k, dim, causal in problems(args):
+            torch.manual_seed(1)
+            q, k, v = (torch.randn(batch, heads, rows, dim, device="cuda", dtype=torch.float16)
+                       for rows in (seq_q, seq_k, seq_k))
+            rows = torch.arange(0, seq_q, max(1, seq_q // 64), device="cuda")
+            want = reference_rows(q, k, v, causal, rows)
+            flops = 4 * batch * heads * seq_q * seq_k * dim / (2 if causal else 1)
+            line = f"D={dim} {'causal' if causal else 'full'} B={batch} H={heads} Sq={seq_q} Sk={seq_k}"
+            for competitor in competitors:
+                try:
+                    launch, out = competitor.prepare(q, k, v, causal)
+                except RuntimeError as error:
+                    print(f"{line}: {competitor.name} skipped: {str(error).splitlines()[0]}")
+                    continue
+                launch()
+                torch.cuda.synchronize()
+                right = verified(out["out"] if isinstance(out, dict) else out, want, rows)
+                if not right:
+                    print(f"{line}: {competitor.name} is WRONG and not timed")
+                    continue
+                result = protocols(launch)
+                clock = sm_clock()
+                for protocol, (ms, count, note) in result.items():
+                    table.writerow(stamp + [protocol, competitor.name, batch, heads, seq_q, seq_k, dim,
+                                            int(causal), f"{ms:.4f}", count, f"{flops / ms / 1e9:.1f}", clock,
+                                            int(right), note])
+                line += f"  {competitor.name} " + "/".join(f"{flops / r[0] / 1e9:.0f}" for r in result.values())
+                if seq_q <= 16:  # decoding is bound by reading K and V
+                    gigabytes = 4 * batch * heads * seq_k * dim / 1e9
+                    line += " (" + "/".join(f"{gigabytes / r[0]:.2f}" for r in result.values()) + " TB/s)"
+            print(line, flush=True)
+            file.flush()
     return 0
 
 

@@ -8,6 +8,7 @@ Blocks stand between <!-- ledger ... --> or <!-- measured ... --> and <!-- end -
     <!-- ledger 10 --seq 512 -->  what `course run 10 --seq 512` counts on the simulated GPU, beside its PREV's count
     <!-- measured 10_tiling -->   speed and resources of the step, from the newest file in docs/results
     <!-- measured ladder -->      speed of all steps at the standard shape
+    <!-- measured peers 26 -->    a step beside PyTorch's backends, from the newest docs/results/*/peers-*.csv
 """
 
 import argparse
@@ -131,6 +132,31 @@ def measured_ladder(steps):
     return "\n".join(lines) + "\n\n" + source_line(rows, file) + "\n"
 
 
+def measured_peers(number):
+    files = sorted(ROOT.glob("docs/results/*/peers-*.csv"))
+    with open(files[-1], newline="") as file:
+        rows = list(csv.DictReader(file))
+    key = lambda r: (int(r["dim"]), int(r["causal"]), int(r["batch"]), int(r["seq_q"]), int(r["seq_k"]))
+    cells, names = {}, []
+    for r in rows:
+        cells.setdefault(key(r), {})[r["competitor"], r["protocol"]] = float(r["tflops"])
+        names += [r["competitor"]] if r["competitor"] not in names else []
+    ours = next(n for n in names if n.startswith(number))
+    cells = {k: c for k, c in sorted(cells.items()) if (ours, "burst") in c}
+    others = [n for n in names if not n[0].isdigit()]
+    lines = ["| d | mask | B, Sq, Sk | " + " | ".join([ours] + others) + " | of fa2, burst / steady |",
+             "|---:|---|---|" + "---:|" * (len(others) + 2)]
+    for (dim, causal, batch, seq_q, seq_k), cell in cells.items():
+        speeds = ["/".join(f"{cell[n, p]:.0f}" if (n, p) in cell else "–" for p in ("burst", "steady"))
+                  for n in [ours] + others]
+        ratio = " / ".join(f"{cell[ours, p] / cell['fa2', p]:.2f}" for p in ("burst", "steady"))
+        lines.append(f"| {dim} | {'causal' if causal else 'full'} | {batch}, {seq_q}, {seq_k} | " + " | ".join(speeds) +
+                     f" | {ratio} |")
+    r, name = rows[0], files[-1].relative_to(ROOT)
+    return "\n".join(lines) + (f"\n\nTFLOP/s, burst/steady, in one run of docs/peers.py. {r['gpu']}, PyTorch {r['torch']}, {r['date']}; hidden size "
+                               f"2048, N(0,1) inputs. Data: [{name.name}](/{name}).\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--course", required=True, help="the program, e.g. build/cpu/bin/course")
@@ -146,7 +172,8 @@ def main():
             if kind == "ledger":
                 body = ledger_block(args.course, steps, what)
             else:
-                body = measured_ladder(steps) if what == ["ladder"] else measured_step(steps, what[0])
+                body = (measured_ladder(steps) if what == ["ladder"] else
+                        measured_peers(what[1]) if what[0] == "peers" else measured_step(steps, what[0]))
             # Relative links, so that they work on any host.
             up = "../" * (len(page.relative_to(ROOT).parts) - 1)
             return match[1] + body.replace("](/", "](" + up) + match[5]

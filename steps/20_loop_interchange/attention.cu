@@ -177,6 +177,7 @@ __device__ void query_block(const half* Q,  // [Nq, d]
     }
     //! [merge]
 
+#pragma unroll
     for (int column = 0; column < d; column += chunk) {
       // The warp's part of P~ V: its 16 keys, 4 x 4 tiles of 16 rows x 8 columns.
       float PV[Br / 16][chunk / 8][4] = {};
@@ -196,6 +197,7 @@ __device__ void query_block(const half* Q,  // [Nq, d]
       __syncthreads();  // all partial products and the factors are there before any is read
 
       // O = keep * O + add * (sum of the parts), in registers: a thread has 4 columns of 4 rows of the chunk.
+#pragma unroll
       for (int x = 0; x < Br * chunk / 4 / threads; ++x) {
         const int r = (threadIdx.x + x * threads) / (chunk / 4), y = threadIdx.x % (chunk / 4) * 4;
         float4 sum = make_float4(0, 0, 0, 0);
@@ -217,7 +219,9 @@ __device__ void query_block(const half* Q,  // [Nq, d]
   //! [store]
   const int i_row = i * Br + threadIdx.x;
   if (threadIdx.x < Br && i_row < shape.Nq) LSE[i_row] = l == 0 ? -INFINITY : m * shape.magnitude + logf(l);
+#pragma unroll
   for (int column = 0; column < d; column += chunk)
+#pragma unroll
     for (int x = 0; x < Br * chunk / 4 / threads; ++x) {
       const int r = (threadIdx.x + x * threads) / (chunk / 4), y = threadIdx.x % (chunk / 4) * 4;
       const float4 o = O_run[column / chunk][x];
