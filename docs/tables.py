@@ -9,6 +9,7 @@ Blocks stand between <!-- ledger ... --> or <!-- measured ... --> and <!-- end -
     <!-- measured 10_tiling -->   speed and resources of the step, from the newest file in docs/results
     <!-- measured ladder -->      speed of all steps at the standard shape
     <!-- measured peers 26 -->    a step beside PyTorch's backends, from the newest docs/results/*/peers-*.csv
+    <!-- measured decode -->      the same for few queries and many keys, from decode-*.csv
 """
 
 import argparse
@@ -48,7 +49,8 @@ def ledger_block(course, steps, arguments):
     names = [n for n in (step["prev"], step["step"]) if n]
     rows = [run_json(course, ["run", n, "--device", "cpu", "--json"] + arguments[1:])[0] for n in names]
     p = rows[-1]["problem"]
-    lines = [f"Counted at B={p['batch']}, H={p['heads']}, N={p['seq_q']}, d={p['dim']}, "
+    lengths = f"N={p['seq_q']}" if p["seq_q"] == p["seq_k"] else f"Nq={p['seq_q']}, Nk={p['seq_k']}"
+    lines = [f"Counted at B={p['batch']}, H={p['heads']}, {lengths}, d={p['dim']}, "
              f"{'causal' if p['causal'] else 'full'} (`./learn run {' '.join(arguments)}`):", "",
              "| | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
     for name, count in COUNTS:
@@ -61,7 +63,7 @@ def ledger_block(course, steps, arguments):
 def results():
     """Rows of the newest results file."""
     files = sorted(ROOT.glob("docs/results/*/*.csv"))
-    bench = [f for f in files if not f.stem.startswith(("peers", "ncu"))]
+    bench = [f for f in files if not f.stem.startswith(("peers", "decode", "ncu"))]
     if not bench:
         return [], ""
     with open(bench[-1], newline="") as file:
@@ -157,6 +159,27 @@ def measured_peers(number):
                                f"2048, N(0,1) inputs. Data: [{name.name}](/{name}).\n")
 
 
+def measured_decode():
+    name = sorted(ROOT.glob("docs/results/*/decode-*.csv"))[-1]
+    with open(name, newline="") as file:
+        rows = [r for r in csv.DictReader(file) if r["protocol"] == "burst"]
+    shapes = list(dict.fromkeys((r["heads"], r["seq_q"], r["seq_k"], r["dim"]) for r in rows))
+    lines = ["| | " + " | ".join(f"H={h}, Sq={q}, Sk={k}, d={d}" for h, q, k, d in shapes) + " |",
+             "|---|" + "---:|" * len(shapes)]
+    for competitor in dict.fromkeys(r["competitor"] for r in rows):
+        cells = []
+        for heads, seq_q, seq_k, dim in shapes:
+            row = next((r for r in rows if r["competitor"] == competitor and
+                        (r["heads"], r["seq_q"], r["seq_k"], r["dim"]) == (heads, seq_q, seq_k, dim)), None)
+            bytes_read = 4 * int(heads) * int(seq_k) * int(dim)
+            ms = row and float(row["ms_median"])
+            cells.append(f"{ms:.3f} ms, {bytes_read / ms / 1e9:.2f} TB/s" if row else "–")
+        lines.append(f"| {competitor} | " + " | ".join(cells) + " |")
+    r, name = rows[0], name.relative_to(ROOT)
+    return "\n".join(lines) + (f"\n\nB=1, burst; TB/s of K and V alone, in one run of docs/peers.py. {r['gpu']}, PyTorch {r['torch']}, "
+                               f"{r['date']}. Data: [{name.name}](/{name}).\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--course", required=True, help="the program, e.g. build/cpu/bin/course")
@@ -173,7 +196,8 @@ def main():
                 body = ledger_block(args.course, steps, what)
             else:
                 body = (measured_ladder(steps) if what == ["ladder"] else
-                        measured_peers(what[1]) if what[0] == "peers" else measured_step(steps, what[0]))
+                        measured_peers(what[1]) if what[0] == "peers" else
+                        measured_decode() if what == ["decode"] else measured_step(steps, what[0]))
             # Relative links, so that they work on any host.
             up = "../" * (len(page.relative_to(ROOT).parts) - 1)
             return match[1] + body.replace("](/", "](" + up) + match[5]
