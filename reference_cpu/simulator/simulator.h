@@ -87,7 +87,7 @@ const Ledger& ledger();
 const std::vector<Report>& reports();
 std::vector<SyncSite> sync_sites();
 
-/// A one-line description of what is running now ("scores_kernel, CTA 3, warp 2, lane 5, at attention.cu:81"),
+/// A one-line description of what is running now ("scores_kernel, CTA 3, warp 2, lane 5"),
 /// for a program that gives up on a run that takes too long. "" if nothing runs.
 std::string where_now();
 

@@ -36,7 +36,7 @@ constexpr Trial trials[] = {
     {1, 1, 33, 130, 64, false, usual, "growing"},      // the maximum rises from block to block
     {1, 2, 65, 63, 128, false, usual, "fingerprint"},  // heads, keys and columns change places
     {1, 1, 70, 70, 64, true, usual, "gaussian"},       // the diagonal block is cut twice
-    {1, 1, 130, 66, 64, true, usual, "gaussian"},      // the first 64 rows see no key
+    {1, 1, 130, 60, 64, true, usual, "gaussian"},      // the first 70 rows see no key: a whole block, and a part
     {1, 1, 40, 100, 64, false, 8, "gaussian"},  // scores of hundreds: exp overflows without the maximum
     {1, 1, 40, 100, 64, false, 4, "negative"},  // all far below zero: exp underflows under a maximum of zero
     {1, 1, 40, 70, 64, false, -1, "gaussian"},  // the least score has the largest weight
