@@ -91,7 +91,6 @@ function(flash_gpu_library name source namespace folder arch)
   target_link_libraries(${name}.gpu PRIVATE reference)
   set_target_properties(${name}.gpu PROPERTIES CUDA_ARCHITECTURES "${architectures}" CUDA_VISIBILITY_PRESET hidden
                         CUDA_COMPILER_LAUNCHER "${CMAKE_COMMAND};-DSPILLS=${spills};-P;${FLASH_ROOT}/steps/ptxas_gate.cmake;--")
-  set_property(GLOBAL APPEND PROPERTY FLASH_GPU_TARGETS ${name}.gpu)
 endfunction()
 
 # step(PREV <step or "-"> ARCH <75|80|90a> [SPILLS <bytes>] TITLE <one idea>): the step in this folder.

@@ -10,11 +10,6 @@
 namespace simulator {
 namespace {
 
-const char* base_name(const char* path) {
-  const char* slash = std::strrchr(path, '/');
-  return slash ? slash + 1 : path;
-}
-
 // Opens the barrier: all that arrived have released, the sleepers acquire and wake.
 void complete(Barrier& barrier) {
   ++machine.ledger.barriers;

@@ -162,6 +162,7 @@ void end_cta_memory();
 std::string describe_address(const void* address);
 
 // places.cpp
+const char* base_name(const char* path);  ///< its last component
 uint32_t place_of(const void* program_counter);
 uint32_t place_of(Site site);
 /// An atomic operation marks its place with these bits, which no other place has.

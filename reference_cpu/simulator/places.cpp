@@ -12,11 +12,6 @@ namespace {
 constexpr uint32_t site_flag = 1u << 21, unknown = site_flag - 1;  // a site has at most 20 bits, and atomic_place
 std::vector<Site> sites;
 
-const char* base_name(const char* path) {
-  const char* slash = std::strrchr(path, '/');
-  return slash ? slash + 1 : path;
-}
-
 // The step's folder is part of the name: every step has an attention.cu.
 std::string short_path(const std::string& path) {
   size_t slash = path.rfind('/');
@@ -26,6 +21,11 @@ std::string short_path(const std::string& path) {
 }
 
 }  // namespace
+
+const char* base_name(const char* path) {
+  const char* slash = std::strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
 
 uint32_t place_of(const void* program_counter) {
   const uintptr_t offset = reinterpret_cast<uintptr_t>(program_counter) - 1 - machine.module_base;
