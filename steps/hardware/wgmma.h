@@ -1,0 +1,117 @@
+/// @file
+/// The warpgroup's matrix instruction, PTX wgmma.mma_async (ISA "Asynchronous warpgroup-level matrix instructions").
+///
+/// Four warps multiply together, and the instruction returns at once. Its accumulators, and a factor in registers, belong to
+/// the tensor core from wgmma_fence() on until wgmma_wait(); its factors in shared memory are read until then.
+#pragma once
+
+#include "simt.h"
+
+inline namespace gpu {
+
+/// Where a factor lies in shared memory and how (ISA "Matrix descriptor").
+using Descriptor = uint64_t;
+
+/// Describes a tile in the 128-byte swizzle in which the copy engine writes it, beginning at a multiple of 1024 bytes.
+/// @param leading_bytes  K-major: not used; MN-major: from 64 columns to the next 64
+/// @param stride_bytes   from 8 rows of 128 bytes to the next 8
+__device__ __forceinline__ Descriptor descriptor(const void* shared, int leading_bytes, int stride_bytes) {
+  const uint64_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  return address >> 4 | uint64_t(leading_bytes >> 4) << 16 | uint64_t(stride_bytes >> 4) << 32 | uint64_t{1} << 62;
+}
+
+/// The same tile, beginning `bytes` later: the next 16 columns (32 bytes, K-major) or rows (2048 bytes, MN-major).
+__device__ __forceinline__ Descriptor advance(Descriptor d, int bytes) { return d + (bytes >> 4); }
+
+/// How the right factor lies: k_major as [N][K], MN_major as [K][N].
+enum class Major { k, mn };
+
+// Names the registers to the compiler, so that it neither reads nor writes them on the other side.
+__device__ __forceinline__ void pin(float& x) { asm volatile("" : "+f"(x)::"memory"); }
+__device__ __forceinline__ void pin(uint32_t& x) { asm volatile("" : "+r"(x)::"memory"); }
+template <typename T, int count>
+__device__ __forceinline__ void pin(T (&x)[count]) {
+#pragma unroll
+  for (int i = 0; i < count; ++i) pin(x[i]);
+}
+
+/// Hands registers to the tensor core: what was written to them before is seen by the wgmma that follow.
+/// PTX wgmma.fence.sync.aligned.
+template <typename... Registers>
+__device__ __forceinline__ void wgmma_fence(Registers&... registers) {
+  (pin(registers), ...);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+/// Closes the group of all wgmma since the last commit. PTX wgmma.commit_group.sync.aligned.
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+/// Waits until all but the `pending` latest groups are complete. `registers` are theirs: accumulators, and factors in
+/// registers; after the wait they belong to the thread again. PTX wgmma.wait_group.sync.aligned.
+template <int pending, typename... Registers>
+__device__ __forceinline__ void wgmma_wait(Registers&... registers) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+  (pin(registers), ...);
+}
+
+/// @fn wgmma
+/// C[64][N] = A[64][16] B[16][N], added to C if `accumulate`: FP16 factors, float sums. The simulated header of this name
+/// says which thread holds which element. PTX wgmma.mma_async.sync.aligned.m64nNk16.f32.f16.f16.
+/// @tparam major  how B lies in shared memory
+/// @param c       N / 2 registers a thread
+/// @param a       a descriptor (K-major), or four registers a thread
+/// @param b       a descriptor
+
+// The names of the first registers of an instruction, and the registers themselves.
+#define NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_40 NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define NAMES_64 NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55" \
+  ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_72 NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define NAMES_80 NAMES_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define NAMES_88 NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define NAMES_96 NAMES_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define NAMES_128 NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define FLOATS_8(c, i) \
+  "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), "+f"(c[i + 7])
+#define FLOATS_32(c) FLOATS_8(c, 0), FLOATS_8(c, 8), FLOATS_8(c, 16), FLOATS_8(c, 24)
+#define FLOATS_40(c) FLOATS_32(c), FLOATS_8(c, 32)
+#define FLOATS_64(c) FLOATS_40(c), FLOATS_8(c, 40), FLOATS_8(c, 48), FLOATS_8(c, 56)
+#define FLOATS_72(c) FLOATS_64(c), FLOATS_8(c, 64)
+#define FLOATS_80(c) FLOATS_72(c), FLOATS_8(c, 72)
+#define FLOATS_88(c) FLOATS_80(c), FLOATS_8(c, 80)
+#define FLOATS_96(c) FLOATS_88(c), FLOATS_8(c, 88)
+#define FLOATS_128(c) FLOATS_96(c), FLOATS_8(c, 96), FLOATS_8(c, 104), FLOATS_8(c, 112), FLOATS_8(c, 120)
+
+// One instruction: its N, its registers of C, and the names of the operands that follow them.
+#define WGMMA(N, COUNT, P0, P1, P2, P3, P4, P5, P6) \
+  template <Major major> \
+  __device__ __forceinline__ void wgmma(float (&c)[COUNT], Descriptor a, Descriptor b, bool accumulate) { \
+    asm volatile( \
+        "{ .reg .pred p; setp.ne.b32 p, " P2 ", 0;\n" \
+        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" NAMES_##COUNT "}, " P0 ", " P1 ", p, 1, 1, 0, " P3 "; }" \
+        : FLOATS_##COUNT(c) \
+        : "l"(a), "l"(b), "r"(int{accumulate}), "n"(major == Major::mn ? 1 : 0)); \
+  } \
+  template <Major major> \
+  __device__ __forceinline__ void wgmma(float (&c)[COUNT], const uint32_t (&a)[4], Descriptor b, bool accumulate) { \
+    asm volatile( \
+        "{ .reg .pred p; setp.ne.b32 p, " P5 ", 0;\n" \
+        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" NAMES_##COUNT "}, {" P0 ", " P1 ", " P2 ", " P3 "}, " P4 \
+        ", p, 1, 1, " P6 "; }" \
+        : FLOATS_##COUNT(c) \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{accumulate}), "n"(major == Major::mn ? 1 : 0)); \
+  }
+WGMMA(64, 32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+WGMMA(80, 40, "%40", "%41", "%42", "%43", "%44", "%45", "%46")
+WGMMA(128, 64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+WGMMA(144, 72, "%72", "%73", "%74", "%75", "%76", "%77", "%78")
+WGMMA(160, 80, "%80", "%81", "%82", "%83", "%84", "%85", "%86")
+WGMMA(176, 88, "%88", "%89", "%90", "%91", "%92", "%93", "%94")
+WGMMA(192, 96, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
+WGMMA(256, 128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
+#undef WGMMA
+
+}  // namespace gpu
