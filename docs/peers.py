@@ -1,10 +1,13 @@
-"""Times the steps beside PyTorch's attention backends, in one process, on the same values.
+"""Times the steps beside PyTorch's attention backends and FlashAttention-3, in one process, on the same values.
 
     python3 docs/peers.py --lib build/cuda/bin/steps --csv peers.csv [--steps 26,27] [--dims 64,128] ...
 
 Needs a CUDA build of this repository and PyTorch. The steps are called through their C interface with ctypes
-(steps/course/step_interface.h), PyTorch's backends through scaled_dot_product_attention; a backend that is
-absent is named and skipped. Every competitor is verified first, then timed in turn with both protocols:
+(steps/course/step_interface.h), PyTorch's backends through scaled_dot_product_attention, FlashAttention-3 through
+its authors' interface, if an installed package has the module flash_attn_interface (PyPI's tokenspeed-fa3 does).
+Who is absent or refuses a problem is named and skipped.
+Each gets Q, K and V contiguous in its own layout: [B, H, S, D], and [B, S, H, D] for FlashAttention-3.
+Every competitor is verified first, then timed in turn with both protocols:
 
     burst   0.4 s idle, then the kernel alone; median of the launches that begin 10 to 40 ms after the start
     steady  the same run, median of the last 0.3 s of 0.7 s, when the power limiter has settled
@@ -17,6 +20,8 @@ import argparse
 import csv
 import ctypes
 import datetime
+import importlib
+import importlib.metadata
 import pathlib
 import statistics
 import subprocess
@@ -39,6 +44,8 @@ class Tensors(ctypes.Structure):
 
 class Step:
     """One step's shared library."""
+
+    note = ""
 
     def __init__(self, path):
         self.name = path.name.split(".")[0]
@@ -70,6 +77,8 @@ class Step:
 class Backend:
     """One of PyTorch's scaled_dot_product_attention backends."""
 
+    note = ""
+
     def __init__(self, name, backend):
         self.name, self.backend = name, backend
 
@@ -82,6 +91,46 @@ class Backend:
 
         launch()
         return launch, box
+
+
+class FlashAttention3:
+    """FlashAttention-3's own kernels, from whichever installed package has its Python interface."""
+
+    name = "fa3"
+
+    def __init__(self):
+        try:
+            self.forward = importlib.import_module("flash_attn_interface").flash_attn_func
+        except (ImportError, OSError, AttributeError) as error:
+            raise RuntimeError(f"flash_attn_interface cannot be imported: {error}") from error
+        packages = importlib.metadata.packages_distributions().get("flash_attn_interface", [])
+        self.note = " ".join(f"{p} {importlib.metadata.version(p)}" for p in sorted(set(packages)))
+
+    def prepare(self, q, k, v, causal):
+        q, k, v = (t.transpose(1, 2).contiguous() for t in (q, k, v))
+        box = {}
+
+        def launch():  # num_splits=0: it may split the keys, as it sees fit
+            out = self.forward(q, k, v, causal=causal, num_splits=0)
+            box["out"] = (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+
+        launch()
+        return launch, box
+
+
+def competitors(args):
+    """The steps and backends that the arguments name; a backend that is absent is named."""
+    wanted = [s for s in args.steps.split(",") if s]
+    libraries = sorted(pathlib.Path(args.lib).glob("*.gpu.so"))
+    result = [Step(p) for p in libraries if not wanted or any(p.name.startswith(w) for w in wanted)]
+    known = {"fa2": lambda: Backend("fa2", SDPBackend.FLASH_ATTENTION),
+             "cudnn": lambda: Backend("cudnn", SDPBackend.CUDNN_ATTENTION), "fa3": FlashAttention3}
+    for name in args.backends.split(","):
+        try:
+            result += [known[name]()] if name in known else []
+        except RuntimeError as error:
+            print(f"{name} skipped: {str(error).splitlines()[0]}")
+    return result
 
 
 def reference_rows(q, k, v, causal, rows):
@@ -171,7 +220,7 @@ def main():
     parser.add_argument("--lengths", default="2048,4096,8192,16384", help="16384 tokens in all, hidden size 2048")
     parser.add_argument("--causal", default="0,1")
     parser.add_argument("--shapes", default="", help="BxHxSqxSkxD,... instead of --dims and --lengths; full mask")
-    parser.add_argument("--backends", default="fa2,cudnn", help="any of fa2, cudnn, none")
+    parser.add_argument("--backends", default="fa2,cudnn,fa3", help="any of fa2, cudnn, fa3, none")
     parser.add_argument("--csv", default="peers.csv")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -179,12 +228,7 @@ def main():
         return 77
 
     print(f"copy within the GPU's memory: {copy_bandwidth():.2f} TB/s, read and written")
-    wanted = [s for s in args.steps.split(",") if s]
-    libraries = sorted(pathlib.Path(args.lib).glob("*.gpu.so"))
-    competitors = [Step(p) for p in libraries if not wanted or any(p.name.startswith(w) for w in wanted)]
-    known = {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
-    competitors += [Backend(n, known[n]) for n in args.backends.split(",") if n in known]
-
+    field = competitors(args)
     name = torch.cuda.get_device_name()
     stamp = [datetime.date.today().isoformat(), name, torch.__version__, torch.version.cuda]
     with open(args.csv, "w", newline="") as file:
@@ -199,13 +243,13 @@ def main():
             want = reference_rows(q, k, v, causal, rows)
             flops = 4 * batch * heads * seq_q * seq_k * dim / (2 if causal else 1)
             line = f"D={dim} {'causal' if causal else 'full'} B={batch} H={heads} Sq={seq_q} Sk={seq_k}"
-            for competitor in competitors:
+            for competitor in field:
                 try:
                     launch, out = competitor.prepare(q, k, v, causal)
+                    launch()
                 except RuntimeError as error:
                     print(f"{line}: {competitor.name} skipped: {str(error).splitlines()[0]}")
                     continue
-                launch()
                 torch.cuda.synchronize()
                 right = verified(out["out"] if isinstance(out, dict) else out, want, rows)
                 if not right:
@@ -216,7 +260,7 @@ def main():
                 for protocol, (ms, count, note) in result.items():
                     table.writerow(stamp + [protocol, competitor.name, batch, heads, seq_q, seq_k, dim,
                                             int(causal), f"{ms:.4f}", count, f"{flops / ms / 1e9:.1f}", clock,
-                                            int(right), note])
+                                            int(right), note or competitor.note])
                 line += f"  {competitor.name} " + "/".join(f"{flops / r[0] / 1e9:.0f}" for r in result.values())
                 if seq_q <= 16:  # decoding is bound by reading K and V
                     gigabytes = 4 * batch * heads * seq_k * dim / 1e9
