@@ -4,8 +4,12 @@
 
 Needs a CUDA build of this repository and PyTorch. The steps are called through their C interface with ctypes
 (steps/course/step_interface.h), PyTorch's backends through scaled_dot_product_attention, FlashAttention-3 through
-its authors' interface, if an installed package has the module flash_attn_interface (PyPI's tokenspeed-fa3 does).
-Who is absent or refuses a problem is named and skipped.
+its authors' interface, if an installed package has the module flash_attn_interface. One that works on an H200, with
+PyTorch 2.11.0+cu130, is a third party's build of FlashAttention-3's code for Hopper:
+
+    pip install tokenspeed-fa3==3.0.0.post20260810
+
+(The package fa3-fwd 0.0.3 is built without FP16.) Who is absent or refuses a problem is named and skipped.
 Each gets Q, K and V contiguous in its own layout: [B, H, S, D], and [B, S, H, D] for FlashAttention-3.
 Every competitor is verified first, then timed in turn with both protocols:
 
