@@ -67,10 +67,15 @@ void finish_copies(Thread& thread) {
   thread.uncommitted.clear();
 }
 
-std::string describe_copy(int index) {
-  const Copy& copy = machine.cta->copies[index];
-  return "the cp.async that warp " + std::to_string(copy.thread / warp_size) + ", lane " +
-         std::to_string(copy.thread % warp_size) + " issued at " + describe_place(place_of(copy.site));
+std::string describe_copy(uint32_t index) {
+  const bool box = index & in_flight_box;
+  const int thread = box ? machine.cta->loads[index & ~in_flight_box].thread : machine.cta->copies[index].thread;
+  return (box ? "the copy that warp " : "the cp.async that warp ") + std::to_string(thread / warp_size) + ", lane " +
+         std::to_string(thread % warp_size) + " issued at " + describe_place(place_of_copy(index));
+}
+
+uint32_t place_of_copy(uint32_t index) {
+  return place_of(index & in_flight_box ? machine.cta->loads[index & ~in_flight_box].site : machine.cta->copies[index].site);
 }
 
 }  // namespace simulator

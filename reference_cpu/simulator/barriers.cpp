@@ -13,25 +13,30 @@ namespace {
 // Opens the barrier: all that arrived have released, the sleepers acquire and wake.
 void complete(Barrier& barrier) {
   ++machine.ledger.barriers;
-  std::vector<Thread*> arrivals, sleepers;
-  arrivals.swap(barrier.arrivals);
+  std::vector<Thread*> sleepers;
+  std::vector<Release> others;
   sleepers.swap(barrier.sleepers);
+  others.swap(barrier.others);
+  barrier.arrivals = 0;
   barrier.expected = 0;
-  synchronize(arrivals, sleepers);
+  if (sleepers.empty()) return;
+  synchronize(sleepers, sleepers, others);
   for (Thread* t : sleepers)
     if (t != machine.thread) wake(*t);
 }
 
 bool is_complete(const Barrier& barrier, const Cta& cta) {
   const int expected = barrier.expected ? barrier.expected : cta.live;
-  return !barrier.arrivals.empty() && static_cast<int>(barrier.arrivals.size()) >= expected;
+  return barrier.arrivals > 0 && barrier.arrivals >= expected;
 }
 
-void arrive(const char* call, int id, int threads, Site site, bool sleeps) {
+}  // namespace
+
+void arrive_at_barrier(const char* call, int id, int threads, Site site, bool sleeps) {
   Thread& self = *machine.thread;
   Barrier& barrier = self.cta->barriers[id];
   if (threads % warp_size != 0) fail("barrier", "The thread count of a barrier must be a multiple of 32.", site);
-  if (!barrier.arrivals.empty() && barrier.expected != threads)
+  if (barrier.arrivals && barrier.expected != threads)
     fail("barrier",
          ("Two calls give barrier " + std::to_string(id) + " different thread counts: " + std::to_string(threads) +
           " here, " + std::to_string(barrier.expected) + " at " + describe_place(place_of(barrier.first)) + ".").c_str(),
@@ -47,9 +52,10 @@ void arrive(const char* call, int id, int threads, Site site, bool sleeps) {
       break;
     }
   barrier.expected = threads;
-  if (barrier.arrivals.empty()) barrier.first = site;
-  barrier.arrivals.push_back(&self);
+  if (barrier.arrivals == 0) barrier.first = site;
+  ++barrier.arrivals;
   if (sleeps) barrier.sleepers.push_back(&self);
+  else barrier.others.push_back(release(self));
   if (is_complete(barrier, *self.cta)) {
     complete(barrier);
   } else if (sleeps) {
@@ -59,16 +65,9 @@ void arrive(const char* call, int id, int threads, Site site, bool sleeps) {
   }
 }
 
-}  // namespace
-
 void barrier_sync(const char* call, int id, int threads, Site site) {
   if (mutated(call, "drop", site)) return;
-  arrive(call, id, threads, site, true);
-}
-
-void barrier_arrive(const char* call, int id, int threads, Site site) {
-  if (mutated(call, "drop", site)) return;
-  arrive(call, id, threads, site, false);
+  arrive_at_barrier(call, id, threads, site, true);
 }
 
 void thread_returned(Thread& thread) {

@@ -51,12 +51,17 @@ void warp_collective(const char* instruction, unsigned mask, void* argument, War
 /// __syncwarp: as a collective, and the lanes see each other's memory accesses afterwards.
 void warp_sync(unsigned mask, Site site);
 
-/// Waits at a CTA barrier (PTX barrier.sync / bar.sync).
+/// __syncthreads, and any barrier of the CTA: waits until `threads` threads are there (PTX barrier.sync).
 /// @param threads  how many threads take part, 0 for all that have not returned
 void barrier_sync(const char* call, int id, int threads, Site site);
 
-/// Arrives at a CTA barrier without waiting (PTX bar.arrive).
-void barrier_arrive(const char* call, int id, int threads, Site site);
+/// Barriers 1..15 of some warps, with and without waiting (PTX bar.sync, bar.arrive).
+void named_barrier_sync(int id, int threads, Site site);
+void named_barrier_arrive(int id, int threads, Site site);
+
+/// The registers a thread of the calling warpgroup, fewer or more (PTX setmaxnreg).
+void setmaxnreg_dec(int count, Site site);
+void setmaxnreg_inc(int count, Site site);
 
 /// Is the call at this site the one that the current mutant alters in this way? Registers the site and the kind.
 bool mutated(const char* call, const char* kind, Site site);
@@ -82,6 +87,48 @@ bool is_shared(const void* address);
 void async_copy(void* destination, const void* source, int bytes, int valid, Site site);
 void async_commit(Site site);
 void async_wait(int groups_left_pending, Site site);
+
+// --- mbarriers: hardware/mbarrier.h ----------------------------------------------------------------------------
+
+void mbarrier_init(void* barrier, int arrivals, Site site);
+void fence_mbarrier_init(Site site);
+void mbarrier_arrive(void* barrier, Site site);
+void mbarrier_expect(void* barrier, int bytes, Site site);
+void mbarrier_wait(void* barrier, int parity, Site site);
+
+// --- copies of boxes: hardware/tma.h -------------------------------------------------------------------------------
+
+/// Writes a map of at most 128 bytes. Throws std::runtime_error with the rule and the number that breaks it.
+void encode_tensor_map(void* map, const void* base, int rank, const uint64_t* size, const uint64_t* stride,
+                       const uint32_t* box);
+/// @param at  coordinates of the box's first element, innermost first
+void box_load(void* shared, const void* map, void* barrier, const int* at, int rank, Site site);
+void box_store(const void* map, const void* shared, const int* at, int rank, Site site);
+void box_commit(Site site);
+void box_wait_read(int groups_left_pending, Site site);
+void fence_proxy_async(Site site);
+
+// --- matrices of a warpgroup: hardware/wgmma.h ---------------------------------------------------------------------
+
+/// What one thread passes to wgmma.
+struct WgmmaArguments {
+  float* c;
+  int count;                    ///< registers of c: half of the columns
+  const uint32_t* a_registers;  ///< four, or null: A lies in shared memory
+  uint64_t a, b;                ///< descriptors
+  bool accumulate, mn_major;    ///< mn_major: B lies as [K][N]
+};
+/// Registers that a thread names.
+struct RegisterArray {
+  const void* begin;
+  size_t bytes;
+};
+void wgmma(const WgmmaArguments& arguments, Site site);
+void wgmma_fence(const RegisterArray* arrays, int count, Site site);
+void wgmma_commit(Site site);
+void wgmma_wait(int groups_left_pending, const RegisterArray* arrays, int count, Site site);
+/// The address of shared memory that a descriptor holds: 0 is the first byte of the CTA's dynamic shared memory.
+uint32_t shared_window(const void* address);
 
 // --- counting and failing ------------------------------------------------------------------------------------
 

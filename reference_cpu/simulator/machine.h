@@ -5,6 +5,7 @@
 
 #include <boost/context/detail/fcontext.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "core.h"
+#include "engines.h"
 #include "simulator.h"
 
 namespace simulator {
@@ -25,19 +27,16 @@ inline constexpr int most_threads = 1024;
 
 /// Logical time. It grows at every synchronization, over the whole life of the process, so that a time alone
 /// tells whether an access belongs to this launch or this CTA.
-using Time = uint32_t;
 inline constexpr Time in_flight = 0xFFFFFFFF;  ///< of a write that an asynchronous copy has not finished
+inline constexpr uint32_t in_flight_box = 0x80000000;  ///< flag in Stamp::who: the copy is one of Cta::loads
 
 /// Who touched a piece of memory last, when and where.
 struct Stamp {
   Time time = 0;
-  uint32_t who = 0;  ///< the thread in its CTA (10 bits) and the place (22 bits); while in flight, the copy's index
+  uint32_t who = 0;  ///< thread or engine in its CTA (10 bits) and place (22 bits); while in flight, the copy's index
   uint32_t thread() const { return who % most_threads; }
   uint32_t place() const { return who / most_threads; }
 };
-
-/// For each thread of the CTA, the latest time of its that is known to have happened before.
-using Knowledge = std::shared_ptr<const std::vector<Time>>;
 
 struct Cta;
 
@@ -51,11 +50,24 @@ struct Thread {
   Time now = 0;         ///< time of its last release: the stamp of its accesses
   Time all_before = 0;  ///< every access of the CTA up to this time happened before
   Knowledge knowledge;  ///< and, thread by thread, these
+  // What it knows alone: of its warpgroup's tensor cores, of its own box stores, and which of its writes it has fenced.
+  uint32_t tensor_engine = no_engine, store_engine = no_engine;
+  Time tensor_known = 0, store_known = 0, fenced = 0;
 
   // Why it waits, for the report of a blocked machine.
   const char* waits_for = nullptr;
   Site waits_at{};
   int barrier_id = -1;
+  Mbarrier* mbarrier = nullptr;
+  int parity = 0;
+
+  // wgmma
+  std::vector<Registers> named, in_use;
+  uintptr_t registers_begin = UINTPTR_MAX, registers_end = 0;  ///< of all of them
+
+  // box stores
+  std::vector<BoxStore> open_stores;
+  std::vector<std::vector<BoxStore>> store_groups;  ///< committed and not waited for, oldest first
 
   // cp.async
   std::vector<int> uncommitted;          ///< indices into Cta::copies
@@ -63,9 +75,13 @@ struct Thread {
 
   int warp() const { return id / warp_size; }
   int lane() const { return id % warp_size; }
+  int warpgroup() const { return id / warpgroup_size; }
   bool knows(Stamp s) const {
-    return s.time <= all_before || s.thread() == static_cast<uint32_t>(id) || (*knowledge)[s.thread()] >= s.time;
+    return s.time <= all_before || s.thread() == static_cast<uint32_t>(id) || (*knowledge)[s.thread()] >= s.time ||
+           (s.thread() == tensor_engine && s.time <= tensor_known) || (s.thread() == store_engine && s.time <= store_known);
   }
+  /// Does the async proxy see the write of thread s.thread() that this thread knows of?
+  inline bool knows_fenced(Stamp s) const;
 };
 
 /// A warp instruction whose lanes have not all arrived.
@@ -79,8 +95,9 @@ struct OpenCollective {
 struct Barrier {
   int expected = 0;                ///< 0: every thread that has not returned
   Site first{};                    ///< the call of the first that arrived
-  std::vector<Thread*> arrivals;   ///< all that arrived
-  std::vector<Thread*> sleepers;   ///< those of them that wait
+  int arrivals = 0;
+  std::vector<Thread*> sleepers;   ///< those that arrived and wait
+  std::vector<Release> others;     ///< those that arrived and went on
 };
 
 /// One asynchronous copy between its issue and the wait that covers it.
@@ -100,8 +117,24 @@ struct Cta {
   std::vector<std::vector<OpenCollective>> collectives;  ///< by warp
   std::map<int, Barrier> barriers;
   std::vector<Copy> copies;
+  std::map<const void*, Mbarrier> mbarriers;
+  std::vector<BoxLoad> loads;
+  size_t first_in_flight = 0;         ///< all loads before it have landed
+  std::vector<Warpgroup> warpgroups;  ///< whole ones
+  std::vector<Time> engines;          ///< the time of each engine's last access
+  int free_registers = 0;             ///< of the pool that setmaxnreg shares out
   int live = 0;
+
+  uint32_t thread_count() const { return static_cast<uint32_t>(threads.size()); }
+  /// Entries in a vector clock for engines. A stamp has 10 bits for threads and engines together.
+  uint32_t engine_slots() const { return std::min(128u, most_threads - thread_count()); }
+  bool is_engine(Stamp s) const { return s.thread() >= thread_count(); }
 };
+
+bool Thread::knows_fenced(Stamp s) const {
+  if (s.thread() == static_cast<uint32_t>(id)) return s.time <= fenced;
+  return (*knowledge)[cta->thread_count() + cta->engine_slots() + s.thread()] >= s.time;
+}
 
 /// The whole machine.
 struct Machine {
@@ -133,19 +166,60 @@ extern Machine machine;
 
 // scheduler.cpp
 void block(const char* why, Site site);  ///< the running thread sleeps until wake()
+[[noreturn]] void abandon(const char* kind, const std::string& report);  ///< records it and ends the launch
 void wake(Thread& thread);
 [[noreturn]] void abandon(const std::string& report);  ///< ends the launch from inside a thread
 
 // knowledge.cpp
 /// `acquirers` learn all that `releasers` knew and did; the releasers' later accesses get a later time.
-void synchronize(const std::vector<Thread*>& releasers, const std::vector<Thread*>& acquirers);
+/// @param earlier  of others, who need not wait
+void synchronize(const std::vector<Thread*>& releasers, const std::vector<Thread*>& acquirers,
+                 const std::vector<Release>& earlier = {});
+/// What `thread` knows and did so far, to be learned by others; its later accesses get a later time.
+Release release(Thread& thread);
+/// Adds it to a vector clock. `merged` is the last base vector that was added: many releases share one.
+void add(std::vector<Time>& known, const Release& release, const std::vector<Time>*& merged);
+/// `thread` learns what the clock says. `from` and `to` keep the last case: many threads of a barrier knew the same before.
+void acquire(Thread& thread, const Knowledge& clock, Knowledge& from, Knowledge& to);
+/// A new engine of the running CTA.
+uint32_t new_engine(Site site);
+/// The time of an access that an engine completes now.
+Time engine_time(uint32_t engine);
+
+// mbarrier.cpp
+std::string describe_mbarrier(const Mbarrier& barrier);
+std::string describe_state(const Mbarrier& barrier);
+/// The mbarrier at an address, for an instruction that uses it.
+Mbarrier& find_mbarrier(const void* address, const char* instruction, Site site);
+/// Bytes of a copy have landed.
+void complete_bytes(Mbarrier& barrier, const BoxLoad& load);
+
+// box_copies.cpp
+/// Nobody can run: lands copies that a sleeper waits for. False if there are none.
+bool land_copies_that_sleepers_need();
+void land_at_random();
+void end_box_copies(Cta& cta);  ///< nothing may be in flight
+
+// warpgroup.cpp
+/// The action of an instruction that the 128 threads of a warpgroup execute together.
+using WarpgroupAction = void (*)(Warpgroup& group, void* const* arguments, Site site);
+void warpgroup_collective(const char* instruction, void* argument, WarpgroupAction action, Site site);
+std::string describe_wait(const Thread& thread);  ///< what a blocked thread's warpgroup instruction lacks, or ""
+void end_warpgroups(Cta& cta);
+
+// wgmma.cpp
+/// A plain access of the running thread to its own stack, where its register arrays lie.
+void touch_registers(const void* address, size_t bytes, bool write, Thread& thread, uint32_t place);
+void end_wgmma(Cta& cta);
 
 // barriers.cpp
+void arrive_at_barrier(const char* call, int id, int threads, Site site, bool sleeps);
 void thread_returned(Thread& thread);  ///< it counts no more at barriers that wait for all
 
 // async.cpp
 void finish_copies(Thread& thread);  ///< when its CTA ends: nothing stays in flight
-std::string describe_copy(int index);
+std::string describe_copy(uint32_t index);  ///< as in Stamp::who of a write in flight
+uint32_t place_of_copy(uint32_t index);
 
 // memory.cpp: what a wrapped or plain access does
 enum class Access { read, write, atomic };
@@ -156,6 +230,19 @@ bool touch(const void* address, size_t bytes, size_t alignment, Access access, T
 bool touch_in_flight(void* destination, size_t bytes, Thread& thread, int copy, uint32_t place);
 /// The copy is complete and `thread` has waited for it.
 void landed(void* destination, size_t bytes, Thread& thread, int copy, uint32_t place);
+// engine_memory.cpp: what an engine does for a thread that issues it
+/// It reads shared memory, when `thread` issues it; `slot` and `stamp` say who and when.
+/// @param good     the last writer that was checked, of this and earlier calls: most cells were written together
+/// @param issuers  one thread of each warp that issues it: all must know the memory's writers
+/// @return         whether it lies within bounds
+bool engine_read(const void* address, size_t bytes, Thread* const* issuers, int count, size_t slot, Stamp stamp,
+                 Stamp& good);
+/// It begins to write shared memory: in flight until written_by_engine(). Out of bounds, the launch ends.
+void engine_write(void* address, size_t bytes, Thread& thread, uint32_t load, uint32_t place);
+void written_by_engine(void* address, size_t bytes, uint32_t load, Stamp stamp);
+/// The byte at an address as shared_window() gives it; static variables follow the dynamic memory. Null if outside.
+unsigned char* shared_at(uint32_t window);
+
 void start_launch_memory();
 void start_cta_memory();
 void end_cta_memory();

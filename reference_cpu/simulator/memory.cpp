@@ -10,131 +10,10 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "machine.h"
+#include "memory.h"
 
 namespace simulator {
 namespace {
-
-constexpr size_t granule = 2;  // bytes a stamp; accesses to single bytes share it
-constexpr size_t page = 4096;
-constexpr size_t arena_bytes = size_t{16} << 30;  // address space only
-constexpr size_t dynamic_space = size_t{256} << 10, static_space = size_t{64} << 10;
-constexpr size_t shared_space = dynamic_space + static_space;
-constexpr size_t shared_margin = size_t{1} << 20;  // before and behind the dynamic space, to catch wrong indices
-constexpr Time several_ctas = 0x80000000;  // flag in GlobalCell::reader.time
-
-struct GlobalCell {
-  Stamp writer;
-  Stamp reader;  // the last; the flag says that other CTAs of this launch read it too
-};
-
-struct Allocation {
-  std::string name;
-  size_t begin, end;  // offsets in the arena
-};
-
-template <typename T>
-T* reserve(size_t count) {
-  void* p = mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) throw std::runtime_error("The simulated GPU could not reserve address space for its memory.");
-  return static_cast<T*>(p);
-}
-
-struct Memory {
-  unsigned char* arena = reserve<unsigned char>(arena_bytes);
-  GlobalCell* cells = reserve<GlobalCell>(arena_bytes / granule);
-  uint16_t* owner = reserve<uint16_t>(arena_bytes / page);  // index into allocations, 0: nobody's
-  std::vector<Allocation> allocations{{}};
-  size_t next = page;
-
-  unsigned char* shared = reserve<unsigned char>(2 * shared_margin + dynamic_space) + shared_margin;
-  Stamp* shared_writer = reserve<Stamp>(shared_space / granule);
-  Stamp* shared_reader = reserve<Stamp>(most_threads / warp_size * shared_space / granule);  // [warp][cell]
-};
-
-Memory& memory() {
-  static Memory instance;
-  return instance;
-}
-Memory* const fast_memory = &memory();
-
-// --- where an address lies -------------------------------------------------------------------------------------
-
-enum class Space { global, shared, beside_shared, other };
-struct Location {
-  Space space;
-  size_t offset;  // in the arena, or in the CTA's shared memory (static variables follow the dynamic space)
-};
-
-inline Location locate(const void* address) {
-  auto a = reinterpret_cast<uintptr_t>(address);
-  size_t offset = a - reinterpret_cast<uintptr_t>(fast_memory->arena);
-  if (offset < arena_bytes) return {Space::global, offset};
-  offset = a - reinterpret_cast<uintptr_t>(fast_memory->shared);
-  if (offset < dynamic_space) return {Space::shared, offset};
-  if (offset + shared_margin < 2 * shared_margin + dynamic_space) return {Space::beside_shared, offset};
-  offset = a - reinterpret_cast<uintptr_t>(machine.static_shared);
-  if (offset < machine.static_bytes) return {Space::shared, dynamic_space + offset};
-  return {Space::other, 0};
-}
-
-// --- words for the reports -------------------------------------------------------------------------------------
-
-[[gnu::noinline, gnu::cold]] void report_race(const char* space, const void* address, size_t bytes, bool write,
-                                              Thread& thread, uint32_t place, bool other_write, Stamp other,
-                                              bool other_cta) {
-  report_once("race", place, other.place(), [&] {
-    std::string text = "race on " + std::string(space) + " memory: " + describe_place(place) + " (" +
-                       describe_thread(thread) + ") " + (write ? "writes " : "reads ") + std::to_string(bytes) +
-                       " bytes of " + describe_address(address) + ", which ";
-    if (other_cta) {
-      text += describe_place(other.place()) + " " + (other_write ? "wrote" : "read") +
-              " in another CTA of the same launch; CTAs run in no order.";
-    } else {
-      Thread& them = thread.cta->threads[other.thread()];
-      text += describe_place(other.place()) + " (warp " + std::to_string(them.warp()) + ", lane " +
-              std::to_string(them.lane()) + ") " + (other_write ? "wrote" : "read") +
-              ", and no barrier orders the two.";
-    }
-    return text;
-  });
-}
-
-[[gnu::noinline, gnu::cold]] void report_in_flight(const void* address, size_t bytes, bool write, Thread& thread,
-                                                   uint32_t place, Stamp writer) {
-  report_once("async", place, place_of(machine.cta->copies[writer.who].site), [&] {
-    return describe_place(place) + " (" + describe_thread(thread) + ") " + (write ? "writes " : "reads ") +
-           std::to_string(bytes) + " bytes of " + describe_address(address) + " while " +
-           describe_copy(static_cast<int>(writer.who)) + " is in flight: nothing has waited for it.";
-  });
-}
-
-// Kept until the CTA ends: if another thread writes it too late, that is a race, and one report is enough.
-[[gnu::noinline, gnu::cold]] void note_unwritten(const void* address, size_t bytes, Thread& thread, uint32_t place) {
-  std::string& text = machine.unwritten[place];
-  if (text.empty())
-    text = describe_place(place) + " (" + describe_thread(thread) + ") reads " + std::to_string(bytes) + " bytes of " +
-           describe_address(address) + ", which no thread of this CTA has written.";
-}
-
-[[gnu::noinline, gnu::cold]] void report_bounds(const void* address, size_t bytes, bool write, Thread& thread,
-                                                uint32_t place) {
-  report_once("out of bounds", place, place, [&] {
-    return describe_place(place) + " (" + describe_thread(thread) + ") " + (write ? "writes " : "reads ") +
-           std::to_string(bytes) + " bytes outside every allocation: " + describe_address(address) + ".";
-  });
-}
-
-// The GPU traps here, and so may the CPU: the launch ends.
-[[noreturn, gnu::noinline, gnu::cold]] void fail_misaligned(const void* address, size_t bytes, size_t alignment,
-                                                            Thread& thread, uint32_t place) {
-  const std::string text = describe_place(place) + " (" + describe_thread(thread) + ") accesses " + std::to_string(bytes) +
-                           " bytes at " + describe_address(address) + ", whose address is not a multiple of " +
-                           std::to_string(alignment) + "; the GPU traps here.";
-  machine.reports.push_back({"misaligned", text});
-  abandon(text);
-}
 
 // --- the checker -------------------------------------------------------------------------------------------------
 
@@ -180,13 +59,14 @@ inline bool touch_global(const void* address, size_t offset, size_t bytes, Threa
 }
 
 inline void check_shared_readers(const void* address, size_t cell, size_t bytes, Thread& thread, uint32_t place) {
-  const Memory& m = *fast_memory;
-  const size_t warps = (thread.cta->threads.size() + warp_size - 1) / warp_size;
-  for (size_t w = 0; w < warps; ++w) {
-    Stamp reader = m.shared_reader[w * (shared_space / granule) + cell];
+  Memory& m = *fast_memory;
+  auto check = [&](Stamp reader) {
     if (reader.time > thread.all_before && !thread.knows(reader))
       report_race("shared", address, bytes, true, thread, place, false, reader, false);
-  }
+  };
+  const size_t warps = (thread.cta->threads.size() + warp_size - 1) / warp_size;
+  for (size_t w = 0; w < warps; ++w) check(m.readers(w)[cell]);
+  for (size_t slot : m.used_slots) check(m.readers(slot)[cell]);
 }
 
 template <Access access>
@@ -200,7 +80,7 @@ inline bool touch_shared(const void* address, size_t offset, size_t bytes, Threa
   }
   (write ? machine.ledger.shared_written : machine.ledger.shared_read) += bytes;
   const Stamp mine{thread.now, static_cast<uint32_t>(thread.id) | place * most_threads};
-  Stamp* reader = m.shared_reader + static_cast<size_t>(thread.warp()) * (shared_space / granule);
+  Stamp* reader = m.readers(static_cast<size_t>(thread.warp()));
   const size_t last = (offset + bytes + granule - 1) / granule;
   for (size_t cell = offset / granule; cell < last; ++cell) {
     const Stamp writer = m.shared_writer[cell];
@@ -223,9 +103,18 @@ inline bool touch_shared(const void* address, size_t offset, size_t bytes, Threa
 
 }  // namespace
 
+Memory& memory() {
+  static Memory instance;
+  return instance;
+}
+Memory* const fast_memory = &memory();
+
 bool touch(const void* address, size_t bytes, size_t alignment, Access access, Thread& thread, uint32_t place) {
   const Location at = locate(address);
   if (at.space == Space::other) {  // a fiber's stack, kernel arguments, constants; or a wild pointer
+    const auto a = reinterpret_cast<uintptr_t>(address);
+    if (a < thread.registers_end && a + bytes > thread.registers_begin)
+      touch_registers(address, bytes, access != Access::read, thread, place);
     machine.stray_address = address;
     machine.stray_place = place;
     return true;
@@ -346,6 +235,7 @@ void start_launch_memory() {
 }
 
 void start_cta_memory() {
+  memory().used_slots.clear();
   std::memset(machine.dynamic_shared, 0xFF, machine.dynamic_bytes);
   if (machine.static_bytes) std::memset(machine.static_shared, 0xFF, machine.static_bytes);
 }

@@ -73,6 +73,13 @@ Thread* next_thread(int after) {
   return nullptr;
 }
 
+// The same, after landing copies for whom somebody waits if nobody else can go on: as late as is legal.
+Thread* next_or_landed(int after) {
+  Thread* next = next_thread(after);
+  while (!next && land_copies_that_sleepers_need()) next = next_thread(after);
+  return next;
+}
+
 void run(Thread& thread) {
   machine.thread = &thread;
   threadIdx = thread.index;
@@ -106,8 +113,13 @@ void report_blocked() {
     std::string what = std::string(t.waits_for) + " at " + describe_place(place_of(t.waits_at));
     if (t.barrier_id >= 0) {
       const Barrier& b = cta.barriers[t.barrier_id];
-      what += " (barrier " + std::to_string(t.barrier_id) + ": " + std::to_string(b.arrivals.size()) + " of " +
+      what += " (barrier " + std::to_string(t.barrier_id) + ": " + std::to_string(b.arrivals) + " of " +
               std::to_string(b.expected ? b.expected : cta.live) + " threads arrived)";
+    } else if (t.mbarrier) {
+      what += " (" + describe_mbarrier(*t.mbarrier) + ": parity " + std::to_string(t.parity) + ", " +
+              describe_state(*t.mbarrier) + ")";
+    } else if (const std::string words = describe_wait(t); !words.empty()) {
+      what += words;
     } else {
       for (const OpenCollective& c : cta.collectives[t.warp()])
         if (c.site.line == t.waits_at.line && (c.arrived >> t.lane() & 1)) {
@@ -140,7 +152,7 @@ void thread_main(ctx::transfer_t from) {
   self.done = true;
   set_runnable(self.id, false);
   thread_returned(self);
-  switch_to(next_thread(self.id));
+  switch_to(next_or_landed(self.id));
   std::abort();  // a finished fiber is never resumed
 }
 
@@ -156,7 +168,10 @@ void run_cta(int number, Stacks& stacks) {
   machine.cta = &cta;
   machine.cta_start = machine.clock++;
   blockIdx = cta.index;
-  auto nothing = std::make_shared<const std::vector<Time>>(static_cast<size_t>(count), machine.cta_start);
+  auto nothing = std::make_shared<const std::vector<Time>>(size_t{2} * cta.thread_count() + cta.engine_slots(), machine.cta_start);
+  cta.warpgroups.resize(static_cast<size_t>(count / warpgroup_size));
+  // What the compiler may use at one CTA an SM, which every kernel with setmaxnreg asks for.
+  for (Warpgroup& group : cta.warpgroups) group.registers = std::min(256, 65536 / count / 8 * 8);
   std::fill(std::begin(scheduler.runnable), std::end(scheduler.runnable), 0);
   scheduler.runnable_count = 0;
   for (int id = 0; id < count; ++id) {
@@ -181,6 +196,11 @@ void run_cta(int number, Stacks& stacks) {
   const bool finished = cta.live == 0;
   if (!finished && scheduler.fault.empty()) report_blocked();
   for (Thread& t : cta.threads) finish_copies(t);
+  if (finished) {
+    end_wgmma(cta);
+    end_box_copies(cta);
+    end_warpgroups(cta);
+  }
   end_cta_memory();
   ++machine.ledger.ctas;
   machine.cta = nullptr;
@@ -241,7 +261,8 @@ void block(const char* why, Site site) {
   self.waits_for = why;
   self.waits_at = site;
   set_runnable(self.id, false);
-  switch_to(next_thread(self.id));
+  // A copy that lands may wake this thread itself.
+  if (Thread* next = next_or_landed(self.id); next != &self) switch_to(next);
 }
 
 void wake(Thread& thread) { set_runnable(thread.id, true); }
@@ -252,11 +273,15 @@ void abandon(const std::string& report) {
   std::abort();  // nobody resumes an abandoned launch
 }
 
+void abandon(const char* kind, const std::string& report) {
+  machine.reports.push_back({kind, report});
+  abandon(report);
+}
+
 void fail(const char* kind, const char* text, Site site) {
   std::string full = std::string(text) + " At " + describe_place(place_of(site)) + " (" +
                      describe_thread(*machine.thread) + ").";
-  machine.reports.push_back({kind, full});
-  abandon(full);
+  abandon(kind, full);
 }
 
 void launch(const Launch& launch) {
