@@ -38,8 +38,8 @@ void arrive_at_barrier(const char* call, int id, int threads, Site site, bool sl
   if (threads % warp_size != 0) fail("barrier", "The thread count of a barrier must be a multiple of 32.", site);
   if (barrier.arrivals && barrier.expected != threads)
     fail("barrier",
-         ("Two calls give barrier " + std::to_string(id) + " different thread counts: " + std::to_string(threads) +
-          " here, " + std::to_string(barrier.expected) + " at " + describe_place(place_of(barrier.first)) + ".").c_str(),
+         "Two calls give barrier " + std::to_string(id) + " different thread counts: " + std::to_string(threads) +
+          " here, " + std::to_string(barrier.expected) + " at " + describe_place(place_of(barrier.first)) + ".",
          site);
   // The GPU's barrier takes whole warps: lanes of one warp must come through the same call.
   for (Thread* t : barrier.sleepers)

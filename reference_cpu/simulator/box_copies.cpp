@@ -11,8 +11,9 @@ namespace simulator {
 namespace {
 
 constexpr uint64_t map_magic = 0x54656E736F724D61u;
-constexpr int element = 2;  // bytes
-constexpr size_t piece = 16;  // bytes that the swizzle moves as one
+constexpr int element = 2;                    // bytes
+constexpr size_t piece = 16;                  // bytes that the swizzle moves as one
+constexpr size_t most_box_bytes = 228 << 10;  // what the driver accepts: an SM's shared memory
 
 // The 128-byte swizzle, on an address of shared memory.
 unsigned char* swizzled(unsigned char* address) {
@@ -83,23 +84,34 @@ Box box_of(const char* instruction, const void* map, const int* at, int rank, Si
   Box box;
   std::memcpy(&box.map, map, sizeof box.map);
   if (box.map.magic != map_magic)
-    fail("async", (std::string(instruction) + " was given a tensor map that tensor_map() did not make.").c_str(), site);
+    fail("async", std::string(instruction) + " was given a tensor map that tensor_map() did not make.", site);
   if (box.map.rank != rank)
-    fail("async", (std::string(instruction) + " has " + std::to_string(rank) + " coordinates, its tensor map " +
-                   std::to_string(box.map.rank) + " dimensions.").c_str(), site);
+    fail("async",
+         std::string(instruction) + " has " + std::to_string(rank) + " coordinates, its tensor map " +
+             std::to_string(box.map.rank) + " dimensions.",
+         site);
   std::copy(at, at + rank, box.at);
+  // The H200 stops with "illegal instruction" here.
+  if (at[0] * element % 16 != 0)
+    fail("misaligned",
+         std::string(instruction) + " names coordinate " + std::to_string(at[0]) +
+             " in the innermost dimension; it must be a multiple of 8 elements, 16 bytes.",
+         site);
   return box;
 }
 
 void check_shared(const char* instruction, const void* shared, Site site) {
   if (!is_shared(shared))
-    fail("async", (std::string(instruction) + " needs an address in shared memory; this is none.").c_str(), site);
+    fail("async", std::string(instruction) + " needs an address in shared memory; this is none.", site);
   if (reinterpret_cast<uintptr_t>(shared) % 128 != 0)
-    fail("misaligned", (std::string(instruction) + " needs an address in shared memory that is a multiple of 128; this is " +
-                        describe_address(shared) + ".").c_str(), site);
+    fail("misaligned",
+         std::string(instruction) + " needs an address in shared memory that is a multiple of 128; this is " +
+             describe_address(shared) + ".",
+         site);
 }
 
-// The global side: bounds, races and the ledger, for the bytes inside the tensor. False if some lie outside every allocation.
+// The global side: bounds, races and the ledger, for the bytes inside the tensor. False if some lie outside every
+// allocation.
 bool touch_rows(const Box& box, Access access, Site site) {
   bool good = true;
   const uint32_t place = place_of(site);
@@ -145,6 +157,8 @@ void encode_tensor_map(void* map, const void* base, int rank, const uint64_t* si
     refuse("the box is " + std::to_string(box[0] * element) + " bytes wide; the 128-byte swizzle allows at most 128");
   if (box[0] * element % 16 != 0)
     refuse("the box is " + std::to_string(box[0] * element) + " bytes wide; it must be a multiple of 16");
+  if (box_bytes(encoded) > most_box_bytes)
+    refuse("the box has " + std::to_string(box_bytes(encoded)) + " bytes; shared memory has 233472");
   static_assert(sizeof encoded <= 128);
   std::memcpy(map, &encoded, sizeof encoded);
 }
@@ -154,13 +168,15 @@ void box_load(void* shared, const void* map, void* address, const int* at, int r
   Thread& self = *machine.thread;
   Cta& cta = *self.cta;
   ++machine.ledger.copy_instructions;
-  BoxLoad load{self.id, static_cast<unsigned char*>(shared), 0, nullptr, 0, false, site, box_of(instruction, map, at, rank, site)};
+  BoxLoad load{self.id, static_cast<unsigned char*>(shared),     0, nullptr, 0, false,
+               site,    box_of(instruction, map, at, rank, site)};
   check_shared(instruction, shared, site);
   Mbarrier& barrier = find_mbarrier(address, instruction, site);
   if (barrier.fence_time == 0 || !self.knows({barrier.fence_time, barrier.init_thread}))
     report_once("proxy", place_of(site), place_of(barrier.site), [&] {
       return describe_place(place_of(site)) + " (" + describe_thread(self) + ") names " + describe_mbarrier(barrier) +
-             ", to the copy engine, for which that is not visible: fence_mbarrier_init is missing between the initialization "
+             ", to the copy engine, for which that is not visible: fence_mbarrier_init is missing between the "
+             "initialization "
              "and the barrier.";
     });
   load.bytes = box_bytes(load.box.map);
@@ -182,6 +198,12 @@ void box_store(const void* map, const void* shared, const int* at, int rank, Sit
   ++machine.ledger.copy_instructions;
   BoxStore store{site, 0, false, box_of(instruction, map, at, rank, site), static_cast<const unsigned char*>(shared)};
   check_shared(instruction, shared, site);
+  for (int i = 0; i < rank; ++i)  // the H200 stops with "illegal instruction" here
+    if (at[i] < 0)
+      fail("async",
+           "tma_store names coordinate " + std::to_string(at[i]) + " in dimension " + std::to_string(i) +
+               "; a store may pass the tensor's end, but not begin before it.",
+           site);
   if (self.store_engine == no_engine) self.store_engine = new_engine(site);
   store.time = engine_time(self.store_engine);
   Thread* issuers[] = {&self};
@@ -254,7 +276,8 @@ void end_box_copies(Cta& cta) {
         return "The copy that " + describe_place(place_of(load.site)) + " (" + machine.launch->name + ", CTA " +
                std::to_string(cta.number) + ", warp " + std::to_string(load.thread / warp_size) + ", lane " +
                std::to_string(load.thread % warp_size) +
-               ") issued is in flight when the CTA ends: nothing has waited for it, and its shared memory goes to another CTA.";
+               ") issued is in flight when the CTA ends: nothing has waited for it, and its shared memory goes to another "
+               "CTA.";
       });
   for (Thread& t : cta.threads) {
     if (!t.open_stores.empty()) t.store_groups.push_back(std::move(t.open_stores));
@@ -263,7 +286,8 @@ void end_box_copies(Cta& cta) {
         carry_out(store);
         report_once("async", place_of(store.site), place_of(store.site), [&] {
           return "The store that " + describe_place(place_of(store.site)) + " (" + describe_thread(t) +
-                 ") issued still reads its shared memory when the CTA ends: tma_commit and tma_wait_read have not covered it.";
+                 ") issued still reads its shared memory when the CTA ends: tma_commit and tma_wait_read have not covered "
+                 "it.";
         });
       }
     t.store_groups.clear();

@@ -37,7 +37,8 @@ void check_writer(const char* access, const unsigned char* address, size_t bytes
     return;
   }
   if (!thread.knows(writer)) report_race("shared", address, bytes, write, thread, place, true, writer, false);
-  else if (!thread.cta->is_engine(writer) && !thread.knows_fenced(writer)) report_proxy(access, address, thread, place, writer);
+  else if (!thread.cta->is_engine(writer) && !thread.knows_fenced(writer))
+    report_proxy(access, address, thread, place, writer);
 }
 
 }  // namespace

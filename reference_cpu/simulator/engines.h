@@ -53,9 +53,9 @@ struct Box {
 struct BoxLoad {
   int thread;
   unsigned char* destination;
-  size_t bytes;          ///< that count at the mbarrier
+  size_t bytes;  ///< that count at the mbarrier
   struct Mbarrier* barrier;
-  uint32_t phase;        ///< of the barrier, when it was issued
+  uint32_t phase;  ///< of the barrier, when it was issued
   bool delivered;
   Site site;
   Box box;
@@ -63,27 +63,27 @@ struct BoxLoad {
 
 struct Mbarrier {
   void* address;
-  Site site;               ///< of its mbarrier_init
+  Site site;  ///< of its mbarrier_init
   uint32_t init_thread;
   Time init_time;
-  Time fence_time = 0;     ///< when its thread made the initialization visible to the async proxy; 0: not yet
-  int count, pending;      ///< arrivals a phase needs, and those that this one still misses
-  int64_t bytes = 0;       ///< expected, less those that landed
-  uint32_t phase = 0;      ///< that runs
-  uint32_t observed = 0;   ///< phases that some wait has seen complete
-  int in_flight = 0;       ///< copies that will count here
-  Site expected_at{};      ///< the last mbarrier_expect
+  Time fence_time = 0;    ///< when its thread made the initialization visible to the async proxy; 0: not yet
+  int count, pending;     ///< arrivals a phase needs, and those that this one still misses
+  int64_t bytes = 0;      ///< expected, less those that landed
+  uint32_t phase = 0;     ///< that runs
+  uint32_t observed = 0;  ///< phases that some wait has seen complete
+  int in_flight = 0;      ///< copies that will count here
+  Site expected_at{};     ///< the last mbarrier_expect
   uint32_t engine;
-  std::vector<Release> arrivals;   ///< of the running phase
-  Knowledge clock;                 ///< what the completion of the last phase makes known
-  Knowledge from, to;              ///< the last that acquired it: most threads of a warp knew the same before
+  std::vector<Release> arrivals;  ///< of the running phase
+  Knowledge clock;                ///< what the completion of the last phase makes known
+  Knowledge from, to;             ///< the last that acquired it: most threads of a warp knew the same before
   std::vector<Thread*> sleepers;
 };
 
 /// A store of a box from shared memory, between its issue and the wait that covers it.
 struct BoxStore {
   Site site;
-  Time time;       ///< of its reads, on the engine of its thread's stores
+  Time time;  ///< of its reads, on the engine of its thread's stores
   bool delivered;
   Box box;
   const unsigned char* source;
@@ -92,10 +92,10 @@ struct BoxStore {
 /// A register array that a thread named to the tensor core, or that is in use there.
 struct Registers {
   uintptr_t begin, end;
-  bool clean;        ///< of named ones: a fence has handed them over, and no access came since
-  uint64_t group;    ///< of those in use: the last wgmma group that uses them
+  bool clean;      ///< of named ones: a fence has handed them over, and no access came since
+  uint64_t group;  ///< of those in use: the last wgmma group that uses them
   bool accumulators;
-  bool spoiled;      ///< the thread accessed them in flight: what would be written back may be another variable by now
+  bool spoiled;  ///< the thread accessed them in flight: what would be written back may be another variable by now
   Site site;
 };
 
@@ -103,8 +103,8 @@ struct Registers {
 struct Chain {
   std::vector<float*> registers;  ///< by thread of the warpgroup
   int columns;
-  std::vector<float> matrix;      ///< [64][columns]
-  uint64_t group;                 ///< the last that adds to it
+  std::vector<float> matrix;  ///< [64][columns]
+  uint64_t group;             ///< the last that adds to it
   Site site;
 };
 
@@ -128,15 +128,16 @@ struct Warpgroup {
 
   // wgmma
   uint32_t engine = no_engine;
-  uint64_t open_group = 0, complete_groups = 0;  ///< the group that the next commit closes; [0, complete) have been waited for
-  std::vector<Multiplication> pipeline;          ///< not yet waited for, oldest first
-  std::vector<std::shared_ptr<Chain>> chains;    ///< in flight
-  std::vector<std::shared_ptr<Chain>> completed; ///< by the last wait: each thread fetches its registers itself
-  Time complete_time = 0;                        ///< of the latest read that has been waited for
+  uint64_t open_group = 0,
+           complete_groups = 0;                ///< the group that the next commit closes; [0, complete) have been waited for
+  std::vector<Multiplication> pipeline;        ///< not yet waited for, oldest first
+  std::vector<std::shared_ptr<Chain>> chains;  ///< in flight
+  std::vector<std::shared_ptr<Chain>> completed;  ///< by the last wait: each thread fetches its registers itself
+  Time complete_time = 0;                         ///< of the latest read that has been waited for
 
   // setmaxnreg
-  int registers = 0;       ///< a thread
-  int wanted = 0;          ///< what setmaxnreg_inc waits for, 0: nothing
+  int registers = 0;  ///< a thread
+  int wanted = 0;     ///< what setmaxnreg_inc waits for, 0: nothing
   Site wanted_at{};
   bool reallocated = false;
   std::vector<Thread*> sleepers;

@@ -17,7 +17,7 @@ void merge(std::vector<Time>& known, const std::vector<Time>& other) {
 }
 
 Release snapshot(const Thread& t) {
-  return {t.knowledge, static_cast<uint32_t>(t.id), t.now, t.fenced, t.tensor_engine, t.store_engine, t.tensor_known,
+  return {t.knowledge,  static_cast<uint32_t>(t.id), t.now, t.fenced, t.tensor_engine, t.store_engine, t.tensor_known,
           t.store_known};
 }
 
@@ -74,8 +74,10 @@ void acquire(Thread& thread, const Knowledge& clock, Knowledge& from, Knowledge&
 uint32_t new_engine(Site site) {
   Cta& cta = *machine.cta;
   if (cta.engines.size() >= cta.engine_slots())
-    fail("mbarrier", ("The simulated GPU follows at most " + std::to_string(cta.engine_slots()) +
-                      " mbarriers, warpgroups and storing threads in a CTA of this size.").c_str(), site);
+    fail("mbarrier",
+         "The simulated GPU follows at most " + std::to_string(cta.engine_slots()) +
+             " mbarriers, warpgroups and storing threads in a CTA of this size.",
+         site);
   cta.engines.push_back(0);
   return cta.thread_count() + static_cast<uint32_t>(cta.engines.size() - 1);
 }

@@ -169,6 +169,7 @@ void block(const char* why, Site site);  ///< the running thread sleeps until wa
 [[noreturn]] void abandon(const char* kind, const std::string& report);  ///< records it and ends the launch
 void wake(Thread& thread);
 [[noreturn]] void abandon(const std::string& report);  ///< ends the launch from inside a thread
+[[noreturn]] void fail(const char* kind, const std::string& text, Site site);  ///< as core.h's
 
 // knowledge.cpp
 /// `acquirers` learn all that `releasers` knew and did; the releasers' later accesses get a later time.

@@ -9,15 +9,13 @@
 namespace simulator {
 namespace {
 
-constexpr int most_arrivals = (1 << 20) - 1;        // a phase
+constexpr int most_arrivals = (1 << 20) - 1;  // a phase
 constexpr int64_t most_bytes = (int64_t{1} << 20) - 1;
 
 // What an initialized mbarrier holds, to find out whether something has been written over it.
 uint64_t content(const Mbarrier& barrier) { return 0x6D62617272696572u ^ reinterpret_cast<uintptr_t>(&barrier); }
 
-std::string number(int64_t count, const char* what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
+std::string number(int64_t count, const char* what) { return std::to_string(count) + " " + what + (count == 1 ? "" : "s"); }
 
 // If all arrivals and bytes of the running phase are there, the next begins.
 void try_complete(Mbarrier& b) {
@@ -45,9 +43,9 @@ void try_complete(Mbarrier& b) {
 void arrive(Mbarrier& b, const char* instruction, Site site) {
   if (b.pending == 0)
     fail("mbarrier",
-         ("One arrival too many (" + std::string(instruction) + "): phase " + std::to_string(b.phase) + " of " +
-          describe_mbarrier(b) + " has its " + number(b.count, "arrival") + " already and waits for " +
-          number(b.bytes, "byte") + ".").c_str(),
+         "One arrival too many (" + std::string(instruction) + "): phase " + std::to_string(b.phase) + " of " +
+             describe_mbarrier(b) + " has its " + number(b.count, "arrival") + " already and waits for " +
+             number(b.bytes, "byte") + ".",
          site);
   b.arrivals.push_back(release(*machine.thread));
   --b.pending;
@@ -73,16 +71,14 @@ Mbarrier& find_mbarrier(const void* address, const char* instruction, Site site)
   const auto found = cta.mbarriers.find(address);
   if (found == cta.mbarriers.end())
     fail("mbarrier",
-         (std::string(instruction) + " uses an mbarrier that nobody has initialized, in " + describe_address(address) + ".")
-             .c_str(),
+         std::string(instruction) + " uses an mbarrier that nobody has initialized, in " + describe_address(address) + ".",
          site);
   Mbarrier& b = found->second;
   uint64_t now;
   std::memcpy(&now, address, sizeof now);
   if (now != content(b))
     fail("mbarrier",
-         (std::string(instruction) + " uses " + describe_mbarrier(b) + ", but something has been written over it.").c_str(),
-         site);
+         std::string(instruction) + " uses " + describe_mbarrier(b) + ", but something has been written over it.", site);
   if (const Stamp init{b.init_time, b.init_thread}; !machine.thread->knows(init))
     report_once("race", place_of(site), place_of(b.site), [&] {
       return "race: " + describe_place(place_of(site)) + " (" + describe_thread(*machine.thread) + ") uses " +
@@ -103,8 +99,9 @@ void complete_bytes(Mbarrier& b, const BoxLoad& load) {
                             describe_place(place_of(b.expected_at)) + " announces too few bytes, or is missing.");
   b.bytes -= static_cast<int64_t>(load.bytes);
   if (b.bytes < -most_bytes)
-    abandon("mbarrier", "More than 1048575 bytes landed at " + describe_mbarrier(b) + " before they were announced; the copy at " +
-                            describe_place(place_of(load.site)) + " overflows its count.");
+    abandon("mbarrier", "More than 1048575 bytes landed at " + describe_mbarrier(b) +
+                            " before they were announced; the copy at " + describe_place(place_of(load.site)) +
+                            " overflows its count.");
   try_complete(b);
 }
 
@@ -114,11 +111,12 @@ void mbarrier_init(void* address, int arrivals, Site site) {
   Thread& self = *machine.thread;
   Cta& cta = *self.cta;
   if (!is_shared(address)) fail("address", "An mbarrier must lie in shared memory.", site);
-  if (reinterpret_cast<uintptr_t>(address) % 8 != 0) fail("misaligned", "An mbarrier's address must be a multiple of 8.", site);
+  if (reinterpret_cast<uintptr_t>(address) % 8 != 0)
+    fail("misaligned", "An mbarrier's address must be a multiple of 8.", site);
   if (arrivals < 1 || arrivals > most_arrivals)
-    fail("mbarrier", ("mbarrier_init asks for " + std::to_string(arrivals) + " arrivals; 1 to 1048575 are possible.").c_str(), site);
+    fail("mbarrier", "mbarrier_init asks for " + std::to_string(arrivals) + " arrivals; 1 to 1048575 are possible.", site);
   if (const auto old = cta.mbarriers.find(address); old != cta.mbarriers.end())
-    fail("mbarrier", ("mbarrier_init initializes " + describe_mbarrier(old->second) + ", once more.").c_str(), site);
+    fail("mbarrier", "mbarrier_init initializes " + describe_mbarrier(old->second) + ", once more.", site);
   // As a store, so that no other access to these bytes goes unseen; the ledger counts data alone.
   const Ledger before = machine.ledger;
   if (!touch(address, 8, 8, Access::write, self, place_of(site))) return;
@@ -153,14 +151,14 @@ void mbarrier_expect(void* address, int bytes, Site site) {
   b.expected_at = site;
   b.bytes += bytes;
   if (bytes < 0 || b.bytes > most_bytes)
-    fail("mbarrier", ("mbarrier_expect announces " + std::to_string(bytes) + " bytes; a phase counts 0 to 1048575.").c_str(), site);
+    fail("mbarrier", "mbarrier_expect announces " + std::to_string(bytes) + " bytes; a phase counts 0 to 1048575.", site);
   arrive(b, "mbarrier_expect", site);
 }
 
 void mbarrier_wait(void* address, int parity, Site site) {
   if (mutated("mbarrier_wait", "drop", site)) return;
   if (mutated("mbarrier_wait", "other parity", site)) parity ^= 1;
-  if (parity & ~1) fail("mbarrier", ("mbarrier_wait names parity " + std::to_string(parity) + "; there are 0 and 1.").c_str(), site);
+  if (parity & ~1) fail("mbarrier", "mbarrier_wait names parity " + std::to_string(parity) + "; there are 0 and 1.", site);
   Mbarrier& b = find_mbarrier(address, "mbarrier_wait", site);
   Thread& self = *machine.thread;
   if (machine.options.schedule == Schedule::random) land_at_random();

@@ -35,8 +35,7 @@ struct Allocation {
 
 template <typename T>
 T* reserve(size_t count) {
-  void* p = mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* p = mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) throw std::runtime_error("The simulated GPU could not reserve address space for its memory.");
   return static_cast<T*>(p);
 }
@@ -82,9 +81,10 @@ inline Location locate(const void* address) {
 
 // --- words for the reports (memory_reports.cpp) --------------------------------------------------------------------
 
-[[gnu::cold]] void report_race(const char* space, const void* address, size_t bytes, bool write, Thread& thread, uint32_t place,
-                 bool other_write, Stamp other, bool other_cta);
-[[gnu::cold]] void report_in_flight(const void* address, size_t bytes, bool write, Thread& thread, uint32_t place, Stamp writer);
+[[gnu::cold]] void report_race(const char* space, const void* address, size_t bytes, bool write, Thread& thread,
+                               uint32_t place, bool other_write, Stamp other, bool other_cta);
+[[gnu::cold]] void report_in_flight(const void* address, size_t bytes, bool write, Thread& thread, uint32_t place,
+                                    Stamp writer);
 [[gnu::cold]] void note_unwritten(const void* address, size_t bytes, Thread& thread, uint32_t place);
 [[gnu::cold]] void report_bounds(const void* address, size_t bytes, bool write, Thread& thread, uint32_t place);
 [[noreturn]] void fail_misaligned(const void* address, size_t bytes, size_t alignment, Thread& thread, uint32_t place);

@@ -278,8 +278,10 @@ void abandon(const char* kind, const std::string& report) {
   abandon(report);
 }
 
-void fail(const char* kind, const char* text, Site site) {
-  std::string full = std::string(text) + " At " + describe_place(place_of(site)) + " (" +
+void fail(const char* kind, const char* text, Site site) { fail(kind, std::string(text), site); }
+
+void fail(const char* kind, const std::string& text, Site site) {
+  std::string full = text + " At " + describe_place(place_of(site)) + " (" +
                      describe_thread(*machine.thread) + ").";
   abandon(kind, full);
 }

@@ -32,11 +32,13 @@ void set_registers(bool more, int count, Site site) {
       call, &request,
       [](Warpgroup& group, void* const* arguments, Site here) {
         const auto [rise, wanted] = *static_cast<const Request*>(arguments[0]);
-        const std::string numbers = std::to_string(wanted) + " registers a thread; the warpgroup has " + std::to_string(group.registers);
+        const std::string numbers =
+            std::to_string(wanted) + " registers a thread; the warpgroup has " + std::to_string(group.registers);
         if (wanted % 8 != 0 || wanted < 24 || wanted > 256)
-          fail("registers", ("setmaxnreg asks for " + numbers + ", and multiples of 8 from 24 to 256 are possible.").c_str(), here);
+          fail("registers", "setmaxnreg asks for " + numbers + ", and multiples of 8 from 24 to 256 are possible.", here);
         if (rise ? wanted < group.registers : wanted > group.registers)
-          fail("registers", ((rise ? "setmaxnreg_inc asks for fewer: " : "setmaxnreg_dec keeps more: ") + numbers + ".").c_str(), here);
+          fail("registers", (rise ? "setmaxnreg_inc asks for fewer: " : "setmaxnreg_dec keeps more: ") + numbers + ".",
+               here);
         group.reallocated = true;
         if (rise) {
           group.wanted = wanted;
@@ -62,10 +64,11 @@ void named(const char* call, int id, int threads, bool sleeps, Site site) {
   if (mutated(call, "32 threads more", site)) threads += 32;
   if (mutated(call, "32 threads fewer", site)) threads -= 32;
   if (id < 1 || id > 15)
-    fail("barrier", ("A named barrier has an id from 1 to 15 (0 is __syncthreads); this is " + std::to_string(id) + ".").c_str(), site);
-  if (threads < warp_size || threads > most_threads || threads % warp_size != 0)
-    fail("barrier", ("A named barrier counts whole warps, 32 to 1024 threads; this call says " + std::to_string(threads) + ".").c_str(),
+    fail("barrier", "A named barrier has an id from 1 to 15 (0 is __syncthreads); this is " + std::to_string(id) + ".",
          site);
+  if (threads < warp_size || threads > most_threads || threads % warp_size != 0)
+    fail("barrier",
+         "A named barrier counts whole warps, 32 to 1024 threads; this call says " + std::to_string(threads) + ".", site);
   arrive_at_barrier(call, id, threads, site, sleeps);
 }
 
@@ -76,13 +79,16 @@ void warpgroup_collective(const char* instruction, void* argument, WarpgroupActi
   Cta& cta = *self.cta;
   const auto number = static_cast<size_t>(self.warpgroup());
   if (number >= cta.warpgroups.size())
-    fail("collective", (std::string(instruction) + " needs a whole warpgroup of 128 threads; the CTA has " +
-                        std::to_string(cta.threads.size()) + " threads.").c_str(), site);
+    fail("collective",
+         std::string(instruction) + " needs a whole warpgroup of 128 threads; the CTA has " +
+             std::to_string(cta.threads.size()) + " threads.",
+         site);
   Warpgroup& group = cta.warpgroups[number];
   if (group.arrived && (group.instruction != instruction || group.site.line != site.line || group.site.file != site.file))
-    fail("collective", ("The threads of warpgroup " + std::to_string(number) + " do not execute the same instruction: some wait in " +
-                        group.instruction + " at " + describe_place(place_of(group.site)) + ", this one comes to " + instruction +
-                        ".").c_str(), site);
+    fail("collective",
+         "The threads of warpgroup " + std::to_string(number) + " do not execute the same instruction: some wait in " +
+             group.instruction + " at " + describe_place(place_of(group.site)) + ", this one comes to " + instruction + ".",
+         site);
   group.instruction = instruction;
   group.site = site;
   group.arguments[self.id % warpgroup_size] = argument;
@@ -109,9 +115,9 @@ std::string describe_wait(const Thread& thread) {
   const Warpgroup& group = cta.warpgroups[number];
   const std::string name = " (warpgroup " + std::to_string(number) + ": ";
   if (group.wanted)
-    return name + "from " + std::to_string(group.registers) + " to " + std::to_string(group.wanted) + " registers a thread, " +
-           std::to_string((group.wanted - group.registers) * warpgroup_size) + " in all; " + std::to_string(cta.free_registers) +
-           " are free)";
+    return name + "from " + std::to_string(group.registers) + " to " + std::to_string(group.wanted) +
+           " registers a thread, " + std::to_string((group.wanted - group.registers) * warpgroup_size) + " in all; " +
+           std::to_string(cta.free_registers) + " are free)";
   if (group.arrived && thread.waits_for == group.instruction)
     return name + std::to_string(group.arrived) + " of 128 threads arrived)";
   return "";

@@ -26,8 +26,9 @@ void name(Thread& t, const RegisterArray& array, Site site) {
   for (const Registers& r : t.in_use)
     if (begin < r.end && r.begin < end)
       report_once("registers", place_of(site), place_of(r.site), [&] {
-        return describe_place(place_of(site)) + " (" + describe_thread(t) + ") names registers to wgmma_fence that the wgmma at " +
-               describe_place(place_of(r.site)) + " still uses: no wgmma_wait has covered it.";
+        return describe_place(place_of(site)) + " (" + describe_thread(t) +
+               ") names registers to wgmma_fence that the wgmma at " + describe_place(place_of(r.site)) +
+               " still uses: no wgmma_wait has covered it.";
       });
   for (Registers& r : t.named)
     if (r.begin == begin && r.end == end) {
@@ -58,9 +59,8 @@ bool use(Thread& t, const void* array, size_t bytes, bool accumulators, uint64_t
     }
   }
   if (!first) return false;
-  const bool handed = std::any_of(t.named.begin(), t.named.end(), [&](const Registers& r) {
-    return r.begin <= begin && end <= r.end && r.clean;
-  });
+  const bool handed = std::any_of(t.named.begin(), t.named.end(),
+                                  [&](const Registers& r) { return r.begin <= begin && end <= r.end && r.clean; });
   if (!handed)
     report_once("registers", place_of(site), place_of(site), [&] {
       return describe_place(place_of(site)) + " (" + describe_thread(t) + ") gives wgmma " +
@@ -103,15 +103,19 @@ void check_descriptor(uint64_t descriptor, bool mn_major, const char* which, Sit
   char where[32];
   std::snprintf(where, sizeof where, "shared+0x%x", tile.start);
   if (descriptor >> 62 != 1)
-    fail("misaligned", (std::string("The descriptor of wgmma's factor ") + which + " does not say 128-byte swizzle; was it made by "
-                        "descriptor()?").c_str(), site);
+    fail("misaligned",
+         std::string("The descriptor of wgmma's factor ") + which +
+             " does not say 128-byte swizzle; was it made by "
+             "descriptor()?",
+         site);
   if (tile.start & 0x380)
-    fail("misaligned", (std::string("wgmma's factor ") + which + " begins at " + where +
-                        ", inside a swizzle pattern: a tile begins at a multiple of 1024 bytes, its rows are taken by eights.").c_str(),
+    fail("misaligned",
+         std::string("wgmma's factor ") + which + " begins at " + where +
+             ", inside a swizzle pattern: a tile begins at a multiple of 1024 bytes, its rows are taken by eights.",
          site);
   if (mn_major ? tile.start & 0x7F : (tile.start & 0x7F) > 96)
-    fail("misaligned", (std::string("wgmma's factor ") + which + " begins at " + where + ", too far inside a line of 128 bytes.").c_str(),
-         site);
+    fail("misaligned",
+         std::string("wgmma's factor ") + which + " begins at " + where + ", too far inside a line of 128 bytes.", site);
 }
 
 // Calls visit(address, row, k) for every eight halves of a factor of `rows` rows and 16 columns.
@@ -131,7 +135,8 @@ void for_each_piece(uint64_t descriptor, bool mn_major, int rows, Visit visit) {
 void check_factor(uint64_t descriptor, bool mn_major, int rows, Warpgroup& group, const Multiplication& op) {
   const int warpgroup = machine.thread->warpgroup();
   Thread* issuers[4];
-  for (int w = 0; w < 4; ++w) issuers[w] = &machine.cta->threads[static_cast<size_t>(warpgroup * warpgroup_size + w * warp_size)];
+  for (int w = 0; w < 4; ++w)
+    issuers[w] = &machine.cta->threads[static_cast<size_t>(warpgroup * warpgroup_size + w * warp_size)];
   const size_t slot = tensor_slots + static_cast<size_t>(warpgroup);
   const Stamp stamp{op.time, group.engine | place_of(op.site) * most_threads};
   Stamp good{};
@@ -140,7 +145,7 @@ void check_factor(uint64_t descriptor, bool mn_major, int rows, Warpgroup& group
     if (!address || !engine_read(address, 16, issuers, 4, slot, stamp, good)) {
       char where[32];
       std::snprintf(where, sizeof where, "shared+0x%x", window);
-      fail("out of bounds", (std::string("wgmma reads 16 bytes at ") + where + ", beyond the CTA's shared memory.").c_str(), op.site);
+      fail("out of bounds", std::string("wgmma reads 16 bytes at ") + where + ", beyond the CTA's shared memory.", op.site);
     }
   });
 }
@@ -225,7 +230,8 @@ std::shared_ptr<Chain> chain_of(Warpgroup& group, void* const* arguments, Site s
   for (const auto& chain : group.chains)
     if (chain->registers == registers) return chain;
   const int count = static_cast<const WgmmaArguments*>(arguments[0])->count;
-  auto chain = std::make_shared<Chain>(Chain{std::move(registers), 2 * count, std::vector<float>(static_cast<size_t>(128 * count)), 0, site});
+  auto chain = std::make_shared<Chain>(
+      Chain{std::move(registers), 2 * count, std::vector<float>(static_cast<size_t>(128 * count)), 0, site});
   for (int t = 0; t < warpgroup_size; ++t)
     for (int i = 0; i < count; ++i) {
       float& r = chain->registers[static_cast<size_t>(t)][i];
@@ -246,25 +252,37 @@ void issue(Warpgroup& group, void* const* arguments, Site site) {
   for (int t = 1; t < warpgroup_size; ++t) {
     const auto& other = *static_cast<const WgmmaArguments*>(arguments[t]);
     if (other.a != first.a || other.b != first.b || other.accumulate != first.accumulate)
-      fail("collective", ("The threads of a warpgroup pass different " +
-                          std::string(other.accumulate != first.accumulate ? "flags to accumulate" : "descriptors") + " to wgmma: thread " +
-                          std::to_string(t) + " and thread 0 of the warpgroup do.").c_str(), site);
+      fail("collective",
+           "The threads of a warpgroup pass different " +
+               std::string(other.accumulate != first.accumulate ? "flags to accumulate" : "descriptors") +
+               " to wgmma: thread " + std::to_string(t) + " and thread 0 of the warpgroup do.",
+           site);
   }
   if (group.engine == no_engine) group.engine = new_engine(site);
-  Multiplication op{chain_of(group, arguments, site), first.a_registers != nullptr, first.accumulate, first.mn_major, false, {},
-                    first.a, first.b, group.open_group, engine_time(group.engine), site};
+  Multiplication op{chain_of(group, arguments, site),
+                    first.a_registers != nullptr,
+                    first.accumulate,
+                    first.mn_major,
+                    false,
+                    {},
+                    first.a,
+                    first.b,
+                    group.open_group,
+                    engine_time(group.engine),
+                    site};
   op.chain->group = op.group;
   if (op.from_registers)
-    for (int t = 0; t < warpgroup_size; ++t) op.a_registers.push_back(static_cast<const WgmmaArguments*>(arguments[t])->a_registers);
-  else
-    check_descriptor(op.a, false, "A", site);
+    for (int t = 0; t < warpgroup_size; ++t)
+      op.a_registers.push_back(static_cast<const WgmmaArguments*>(arguments[t])->a_registers);
+  else check_descriptor(op.a, false, "A", site);
   check_descriptor(op.b, op.mn_major, "B", site);
   if (!op.from_registers) check_factor(op.a, false, 64, group, op);
   check_factor(op.b, op.mn_major, op.chain->columns, group, op);
   count(Count::tensor_flops, static_cast<uint64_t>(2 * 64 * 16) * static_cast<uint64_t>(op.chain->columns));
   group.pipeline.push_back(std::move(op));
   const Schedule schedule = machine.options.schedule;
-  if (schedule == Schedule::early || (schedule == Schedule::random && machine.random() % 2)) execute_pending(group, UINT64_MAX);
+  if (schedule == Schedule::early || (schedule == Schedule::random && machine.random() % 2))
+    execute_pending(group, UINT64_MAX);
 }
 
 // The groups up to group.complete_groups are waited for.
@@ -307,7 +325,8 @@ void wgmma(const WgmmaArguments& arguments, Site site) {
 
 void wgmma_commit(Site site) {
   if (mutated("wgmma_commit", "drop", site)) return;
-  warpgroup_collective("wgmma_commit", nullptr, [](Warpgroup& group, void* const*, Site) { ++group.open_group; }, site);
+  warpgroup_collective(
+      "wgmma_commit", nullptr, [](Warpgroup& group, void* const*, Site) { ++group.open_group; }, site);
 }
 
 void wgmma_wait(int groups_left_pending, const RegisterArray* arrays, int count, Site site) {

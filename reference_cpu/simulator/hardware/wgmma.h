@@ -2,17 +2,21 @@
 /// The warpgroup's matrix instruction, PTX wgmma.mma_async (ISA "Asynchronous warpgroup-level matrix instructions").
 ///
 /// Four warps multiply together, and the instruction returns at once. Its accumulators, and a factor in registers, belong to
-/// the tensor core from wgmma_fence() on until wgmma_wait(); its factors in shared memory are read until then. The simulated
-/// accumulators hold NaN from the first wgmma of a sum until the wait. Reads of shared memory by wgmma are not in the ledger.
+/// the tensor core from wgmma_fence() on until wgmma_wait(); its factors in shared memory are read until then. Simulated
+/// accumulators hold NaN from the first wgmma of a sum until the wait. The ledger has wgmma's FLOPs, but not the bytes of
+/// shared memory that it reads.
 #pragma once
 
 #include "simt.h"
 
 inline namespace simulated {
 
-/// Where a factor lies in shared memory and how (ISA "Matrix descriptor"): bits 0..13 address / 16, bits 16..29 leading
-/// bytes / 16, bits 32..45 stride bytes / 16, bits 62..63 the swizzle, 1 for 128 bytes.
-using Descriptor = uint64_t;
+/// Where a factor lies in shared memory and how (ISA "Matrix descriptor"): of the low word, bits 0..13 are address / 16 and
+/// bits 16..29 leading bytes / 16; of the high word, bits 0..13 are stride bytes / 16 and bits 30..31 the swizzle, 1 for 128
+/// bytes. The address is in the low word, so that advancing is one addition of 32 bits.
+struct Descriptor {
+  uint32_t low, high;
+};
 
 /// Describes a tile in the 128-byte swizzle in which the copy engine writes it, beginning at a multiple of 1024 bytes.
 /// @param leading_bytes  K-major: not used; MN-major: from 64 columns to the next 64
@@ -20,10 +24,12 @@ using Descriptor = uint64_t;
 Descriptor descriptor(const void* shared, int leading_bytes, int stride_bytes, SIMULATOR_SITE_PARAMETERS);
 
 /// The same tile, beginning `bytes` later: the next 16 columns (32 bytes, K-major) or rows (2048 bytes, MN-major).
-__forceinline__ Descriptor advance(Descriptor d, int bytes) { return d + static_cast<Descriptor>(bytes >> 4); }
+__forceinline__ Descriptor advance(Descriptor d, int bytes) { return {d.low + static_cast<uint32_t>(bytes >> 4), d.high}; }
 
 /// How the right factor lies: k_major as [N][K], MN_major as [K][N].
 enum class Major { k, mn };
+
+__forceinline__ uint64_t bits_of(Descriptor d) { return static_cast<uint64_t>(d.high) << 32 | d.low; }
 
 template <typename T>
 __forceinline__ simulator::RegisterArray registers_of(T& registers) {
@@ -106,7 +112,7 @@ __forceinline__ void wgmma_wait(A& a, B& b, C& c, D& d, SIMULATOR_SITE_PARAMETER
 template <Major major, int count>
 __forceinline__ void wgmma(float (&c)[count], Descriptor a, Descriptor b, bool accumulate, SIMULATOR_SITE_PARAMETERS) {
   static_assert(count % 4 == 0 && count <= 128, "N is a multiple of 8 up to 256");
-  simulator::wgmma({c, count, nullptr, a, b, accumulate, major == Major::mn}, SIMULATOR_SITE);
+  simulator::wgmma({c, count, nullptr, bits_of(a), bits_of(b), accumulate, major == Major::mn}, SIMULATOR_SITE);
 }
 
 /// The same with A in four registers a thread.
@@ -114,7 +120,7 @@ template <Major major, int count>
 __forceinline__ void wgmma(float (&c)[count], const uint32_t (&a)[4], Descriptor b, bool accumulate,
                            SIMULATOR_SITE_PARAMETERS) {
   static_assert(count % 4 == 0 && count <= 128, "N is a multiple of 8 up to 256");
-  simulator::wgmma({c, count, a, 0, b, accumulate, major == Major::mn}, SIMULATOR_SITE);
+  simulator::wgmma({c, count, a, 0, bits_of(b), accumulate, major == Major::mn}, SIMULATOR_SITE);
 }
 
 }  // namespace simulated
