@@ -45,7 +45,7 @@ set(FLASH_BIN ${CMAKE_BINARY_DIR}/bin)
 # How a unit that includes the simulated hardware/ is compiled: its plain loads and stores call the simulator.
 # DWARF 4, because in DWARF 5 addr2line of binutils 2.40 names the including file instead of the included one.
 set(FLASH_HOOKS -O1 -gdwarf-4 -fsanitize=thread,bounds -fno-strict-aliasing -fstack-clash-protection
-                -fvisibility=hidden -fvisibility-inlines-hidden -Wno-unknown-pragmas -Wno-tsan -Wno-attributes)
+                -fvisibility=hidden -fvisibility-inlines-hidden -Wno-unknown-pragmas -Wno-tsan -Wno-attributes -Wno-psabi)
 
 # A library of one kernel file, for one of the two machines. A step, named by its namespace, gets the C
 # interface too; a module of the tests (NAMESPACE "") has none. FOLDER of FLASH_BIN receives it. It exports

@@ -9,19 +9,22 @@
 
 inline namespace gpu {
 
-/// Where a factor lies in shared memory and how (ISA "Matrix descriptor").
-using Descriptor = uint64_t;
+/// Where a factor lies in shared memory and how (ISA "Matrix descriptor"). The address is in the low word, so that advancing
+/// is one addition of 32 bits.
+struct Descriptor {
+  uint32_t low, high;
+};
 
 /// Describes a tile in the 128-byte swizzle in which the copy engine writes it, beginning at a multiple of 1024 bytes.
 /// @param leading_bytes  K-major: not used; MN-major: from 64 columns to the next 64
 /// @param stride_bytes   from 8 rows of 128 bytes to the next 8
 __device__ __forceinline__ Descriptor descriptor(const void* shared, int leading_bytes, int stride_bytes) {
-  const uint64_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  return address >> 4 | uint64_t(leading_bytes >> 4) << 16 | uint64_t(stride_bytes >> 4) << 32 | uint64_t{1} << 62;
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  return {address >> 4 | uint32_t(leading_bytes >> 4) << 16, uint32_t(stride_bytes >> 4) | 1u << 30};
 }
 
 /// The same tile, beginning `bytes` later: the next 16 columns (32 bytes, K-major) or rows (2048 bytes, MN-major).
-__device__ __forceinline__ Descriptor advance(Descriptor d, int bytes) { return d + (bytes >> 4); }
+__device__ __forceinline__ Descriptor advance(Descriptor d, int bytes) { return {d.low + (bytes >> 4), d.high}; }
 
 /// How the right factor lies: k_major as [N][K], MN_major as [K][N].
 enum class Major { k, mn };
@@ -86,32 +89,35 @@ __device__ __forceinline__ void wgmma_wait(Registers&... registers) {
 #define FLOATS_128(c) FLOATS_96(c), FLOATS_8(c, 96), FLOATS_8(c, 104), FLOATS_8(c, 112), FLOATS_8(c, 120)
 
 // One instruction: its N, its registers of C, and the names of the operands that follow them.
-#define WGMMA(N, COUNT, P0, P1, P2, P3, P4, P5, P6) \
+#define WGMMA(N, COUNT, P0, P1, P2, P3, P4, P5, P6, P7) \
   template <Major major> \
   __device__ __forceinline__ void wgmma(float (&c)[COUNT], Descriptor a, Descriptor b, bool accumulate) { \
     asm volatile( \
-        "{ .reg .pred p; setp.ne.b32 p, " P2 ", 0;\n" \
-        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" NAMES_##COUNT "}, " P0 ", " P1 ", p, 1, 1, 0, " P3 "; }" \
+        "{ .reg .pred p; .reg .b64 a, b;\n" \
+        "setp.ne.b32 p, " P4 ", 0; mov.b64 a, {" P0 ", " P1 "}; mov.b64 b, {" P2 ", " P3 "};\n" \
+        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" NAMES_##COUNT "}, a, b, p, 1, 1, 0, " P5 "; }" \
         : FLOATS_##COUNT(c) \
-        : "l"(a), "l"(b), "r"(int{accumulate}), "n"(major == Major::mn ? 1 : 0)); \
+        : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "r"(int{accumulate}), "n"(major == Major::mn ? 1 : 0)); \
   } \
   template <Major major> \
   __device__ __forceinline__ void wgmma(float (&c)[COUNT], const uint32_t (&a)[4], Descriptor b, bool accumulate) { \
     asm volatile( \
-        "{ .reg .pred p; setp.ne.b32 p, " P5 ", 0;\n" \
-        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" NAMES_##COUNT "}, {" P0 ", " P1 ", " P2 ", " P3 "}, " P4 \
-        ", p, 1, 1, " P6 "; }" \
+        "{ .reg .pred p; .reg .b64 b;\n" \
+        "setp.ne.b32 p, " P6 ", 0; mov.b64 b, {" P4 ", " P5 "};\n" \
+        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" NAMES_##COUNT "}, {" P0 ", " P1 ", " P2 ", " P3 "}, b" \
+        ", p, 1, 1, " P7 "; }" \
         : FLOATS_##COUNT(c) \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{accumulate}), "n"(major == Major::mn ? 1 : 0)); \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high), "r"(int{accumulate}), \
+          "n"(major == Major::mn ? 1 : 0)); \
   }
-WGMMA(64, 32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
-WGMMA(80, 40, "%40", "%41", "%42", "%43", "%44", "%45", "%46")
-WGMMA(128, 64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
-WGMMA(144, 72, "%72", "%73", "%74", "%75", "%76", "%77", "%78")
-WGMMA(160, 80, "%80", "%81", "%82", "%83", "%84", "%85", "%86")
-WGMMA(176, 88, "%88", "%89", "%90", "%91", "%92", "%93", "%94")
-WGMMA(192, 96, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
-WGMMA(256, 128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
+WGMMA(64, 32, "%32", "%33", "%34", "%35", "%36", "%37", "%38", "%39")
+WGMMA(80, 40, "%40", "%41", "%42", "%43", "%44", "%45", "%46", "%47")
+WGMMA(128, 64, "%64", "%65", "%66", "%67", "%68", "%69", "%70", "%71")
+WGMMA(144, 72, "%72", "%73", "%74", "%75", "%76", "%77", "%78", "%79")
+WGMMA(160, 80, "%80", "%81", "%82", "%83", "%84", "%85", "%86", "%87")
+WGMMA(176, 88, "%88", "%89", "%90", "%91", "%92", "%93", "%94", "%95")
+WGMMA(192, 96, "%96", "%97", "%98", "%99", "%100", "%101", "%102", "%103")
+WGMMA(256, 128, "%128", "%129", "%130", "%131", "%132", "%133", "%134", "%135")
 #undef WGMMA
 
 }  // namespace gpu
