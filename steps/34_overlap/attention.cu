@@ -193,6 +193,10 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, half* O_global,
 #pragma unroll
     for (int x = 0; x < Bc / 4; ++x) P[x / 4][x % 4] = pack_halves(S[2 * x], S[2 * x + 1]);
   };
+  auto rescale_O = [&] {
+#pragma unroll
+    for (int x = 0; x < d / 2; ++x) O[x] = rescale(O[x], keep[x / 2 % 2]);
+  };
   auto release = [&](Mbarrier& empty) {
     if (lane == 0) mbarrier_arrive(empty);  // this warp no longer reads the tile
   };
@@ -213,8 +217,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, half* O_global,
     wgmma_wait<0>(O, P);  // PV is done
     release(shared.V_empty[last % stages]);
     pack_P();
-#pragma unroll
-    for (int x = 0; x < d / 2; ++x) O[x] = rescale(O[x], keep[x / 2 % 2]);
+    rescale_O();
   };
   //! [block]
 

@@ -6,11 +6,10 @@
 // while they finish and store this one. The work comes from a counter in global memory, the longest query blocks first,
 // so that the SMs end together; and a few heads at a time, so that their K and V stay in the L2 cache.
 //
-// This is FlashAttention-3's forward in FP16, whole, so it takes d = 256 too; and with d = 128 and many keys, key blocks
-// of 176 rows instead of 128.
+// This is FlashAttention-3's forward in FP16, whole, so it takes d = 256 too.
 //
-// Registers: producer 24 to 40 a thread, consumers 160 (d = 64), 232 (d = 128) and 240 (d = 256). Shared memory: K and V
-// twice; Q; O apart from Q, unless there is no room (d = 256, Bc = 176). d = 64: 112 KB, 128: 192 or 208 KB, 256: 224 KB.
+// Registers: producer 32 / 40 / 24 a thread (d = 64 / 128 / 256), consumers 160 / 232 / 240. Shared memory: K and V twice
+// 16 / 32 / 40 KB each, Q 24 / 32 / 64 KB, O as much again, but at d = 256 in Q's place: 112 / 192 / 224 KB.
 // Workspace: 4 bytes, the counter.
 
 #include <hardware/half.h>
@@ -36,6 +35,8 @@ constexpr int consumers = d == 64 ? 3 : 2;       // consumer warpgroups: each ow
 template <int d>
 constexpr int Br = 64 * consumers<d>;            // rows of a query block
 template <int d>
+constexpr int Bc = d == 256 ? 80 : 128;          // rows of a key block
+template <int d>
 constexpr int threads = 128 * (1 + consumers<d>);
 constexpr int stages = 2;                        // tiles of K and of V
 template <int d>
@@ -44,8 +45,10 @@ template <int d>
 constexpr int consumer_registers = d == 64 ? 160 : d == 128 ? 232 : 240;
 template <int d>
 constexpr bool pingpong = d < 256;               // at 256 the softmax is short beside the products
-template <int d, int Bc>
-constexpr bool O_over_Q = d == 256 || Bc > 128;  // no room for O beside Q
+template <int d>
+constexpr bool rescales_late = d == 256;         // O is rescaled while the next QK runs, not before it starts
+template <int d>
+constexpr bool O_over_Q = d == 256;              // there is no room for O beside Q
 constexpr float log2_e = 1.44269504f;
 constexpr float lowest = -3e38f;                 // the maximum of nothing: below every score, and lowest - lowest is 0
 constexpr unsigned all_lanes = 0xFFFFFFFF;
@@ -61,9 +64,9 @@ struct Shape {
   // Query i sees keys 0 .. visible_keys(i) - 1.
   __device__ int visible_keys(int i) const { return causal ? min(Nk, max(0, i + Nk - Nq + 1)) : Nk; }
   // Query block i needs key blocks 0 .. key_blocks(i) - 1: those that its last row sees.
-  template <int d, int Bc>
+  template <int d>
   __device__ int key_blocks(int i) const {
-    return (visible_keys(min(Nq, (i + 1) * Br<d>) - 1) + Bc - 1) / Bc;
+    return (visible_keys(min(Nq, (i + 1) * Br<d>) - 1) + Bc<d> - 1) / Bc<d>;
   }
 };
 
@@ -92,16 +95,16 @@ struct Tile {
   __device__ half* at(int row, int column) { return &data[column / 64][row][(column % 64 / 8 ^ row % 8) * 8]; }
 };
 
-template <int d, int Bc>
+template <int d>
 struct SharedMemory {
-  Tile<Bc, d> K[stages], V[stages];
-  Tile<64, d> Q[consumers<d> * (O_over_Q<d, Bc> ? 1 : 2)];  // and behind them O
+  Tile<Bc<d>, d> K[stages], V[stages];
+  Tile<64, d> Q[consumers<d> * (O_over_Q<d> ? 1 : 2)];  // and behind them O
   Mbarrier Q_full[consumers<d>], Q_empty[consumers<d>];
   Mbarrier K_full[stages], K_empty[stages], V_full[stages], V_empty[stages];
   Mbarrier work_full, work_empty;
   unsigned work;
 
-  __device__ Tile<64, d>& O(int w) { return Q[w + (O_over_Q<d, Bc> ? 0 : consumers<d>)]; }
+  __device__ Tile<64, d>& O(int w) { return Q[w + (O_over_Q<d> ? 0 : consumers<d>)]; }
 };
 
 // The n-th block that is loaded lies in stage n % stages, in the phase of this parity.
@@ -118,21 +121,21 @@ __device__ __forceinline__ float quad_sum(float x) {
 }
 
 // Starts S = Q K^T: 64 rows x Bc keys.
-template <int d, int Bc>
-__device__ __forceinline__ void start_QK(float (&S)[Bc / 2], Descriptor Q, Descriptor K) {
+template <int d>
+__device__ __forceinline__ void start_QK(float (&S)[Bc<d> / 2], Descriptor Q, Descriptor K) {
   wgmma_fence(S);  // what softmax read and wrote is done before the tensor core writes
 #pragma unroll
   for (int x = 0; x < d; x += 16)
-    wgmma<Major::k>(S, advance(Q, x / 64 * 64 * 128 + x % 64 * 2), advance(K, x / 64 * Bc * 128 + x % 64 * 2), x > 0);
+    wgmma<Major::k>(S, advance(Q, x / 64 * 64 * 128 + x % 64 * 2), advance(K, x / 64 * Bc<d> * 128 + x % 64 * 2), x > 0);
   wgmma_commit();  // one group: it can be waited for apart from PV's
 }
 
 // Starts O += P V: 64 rows x d columns.
-template <int d, int Bc>
-__device__ __forceinline__ void start_PV(float (&O)[d / 2], uint32_t (&P)[Bc / 16][4], Descriptor V) {
+template <int d>
+__device__ __forceinline__ void start_PV(float (&O)[d / 2], uint32_t (&P)[Bc<d> / 16][4], Descriptor V) {
   wgmma_fence(O, P);  // O is rescaled and P packed before the tensor core reads them
 #pragma unroll
-  for (int key = 0; key < Bc; key += 16) wgmma<Major::mn>(O, P[key / 16], advance(V, key * 128), true);
+  for (int key = 0; key < Bc<d>; key += 16) wgmma<Major::mn>(O, P[key / 16], advance(V, key * 128), true);
   wgmma_commit();  // one group
 }
 
@@ -171,54 +174,58 @@ __device__ __forceinline__ void softmax(float (&S)[count], float (&m)[2], float 
 
 //! [producer]
 // One thread loads all that the consumers need for a query block, as soon as there is room.
-template <int d, int Bc>
-__device__ __forceinline__ void produce(SharedMemory<d, Bc>& shared, const TensorMap& Q, const TensorMap& K,
+template <int d>
+__device__ __forceinline__ void produce(SharedMemory<d>& shared, const TensorMap& Q, const TensorMap& K,
                                         const TensorMap& V, Shape shape, int head, int i, int turn, unsigned& n) {
   for (int w = 0; w < consumers<d>; ++w) {
     mbarrier_wait(shared.Q_empty[w], turn % 2 ^ 1);  // the consumer no longer needs the last Q
     mbarrier_expect(shared.Q_full[w], sizeof shared.Q[w]);
     tma_load(&shared.Q[w], Q, shared.Q_full[w], 0, i * Br<d> + 64 * w, 0, head);
   }
-  for (int j = shape.key_blocks<d, Bc>(i) - 1; j >= 0; --j, ++n) {
+  for (int j = shape.key_blocks<d>(i) - 1; j >= 0; --j, ++n) {
     const unsigned stage = n % stages;
     mbarrier_wait(shared.K_empty[stage], parity(n) ^ 1);  // all consumers have multiplied by what lay there
     mbarrier_expect(shared.K_full[stage], sizeof shared.K[stage]);
-    tma_load(&shared.K[stage], K, shared.K_full[stage], 0, j * Bc, 0, head);
+    tma_load(&shared.K[stage], K, shared.K_full[stage], 0, j * Bc<d>, 0, head);
     mbarrier_wait(shared.V_empty[stage], parity(n) ^ 1);  // the same of V
     mbarrier_expect(shared.V_full[stage], sizeof shared.V[stage]);
-    tma_load(&shared.V[stage], V, shared.V_full[stage], 0, j * Bc, 0, head);
+    tma_load(&shared.V[stage], V, shared.V_full[stage], 0, j * Bc<d>, 0, head);
   }
 }
 //! [producer]
 
 // A warpgroup computes 64 rows of a query block, from its last key block to its first.
-template <int d, int Bc>
-__device__ __forceinline__ void consume(SharedMemory<d, Bc>& shared, const TensorMap& O_map, float* LSE, Shape shape,
+template <int d>
+__device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap& O_map, float* LSE, Shape shape,
                                         int head, int i, int turn, unsigned& n) {
   const int w = __shfl_sync(all_lanes, threadIdx.x / 128, 0) - 1;  // the shuffle tells the compiler: the same in all lanes
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   const int g = lane / 4, q = lane % 4;      // the lane's row and pair of columns in an 8 x 8 part of the accumulators
   const float c = shape.magnitude * log2_e;  // exp(scale * s) = 2^(c * s)
   const Descriptor Q = descriptor(&shared.Q[w], 0, 1024), K = descriptor(&shared.K, 0, 1024),
-                   V = descriptor(&shared.V, Bc * 128, 1024);
+                   V = descriptor(&shared.V, Bc<d> * 128, 1024);
   const int own_turn = 1 + w, next_turn = 1 + (w + 1) % consumers<d>, own_rows = 1 + consumers<d> + w;  // named barriers
   const int first_row = i * Br<d> + 64 * w, q0 = first_row + 16 * warp + g;  // the lane's rows are queries q0 and q0 + 8
-  const int Tc = shape.key_blocks<d, Bc>(i);
+  const int Tc = shape.key_blocks<d>(i);
   float m[2] = {lowest, lowest}, l[2] = {}, keep[2];  // of the two rows; l is the lane's part: its own columns
-  float S[Bc / 2], O[d / 2] = {};
-  uint32_t P[Bc / 16][4];  // the weights, packed as the left factor of PV
+  float S[Bc<d> / 2], O[d / 2] = {};
+  uint32_t P[Bc<d> / 16][4];  // the weights, packed as the left factor of PV
 
   // Hides what a row does not see, and gives the scores the scale's sign.
   auto hide = [&](int j) {
 #pragma unroll
-    for (int x = 0; x < Bc / 2; ++x) {
-      const int visible = shape.visible_keys(q0 + x / 2 % 2 * 8) - j * Bc - 2 * q;
+    for (int x = 0; x < Bc<d> / 2; ++x) {
+      const int visible = shape.visible_keys(q0 + x / 2 % 2 * 8) - j * Bc<d> - 2 * q;
       S[x] = x / 4 * 8 + x % 2 < visible ? S[x] * shape.sign : -INFINITY;
     }
   };
   auto pack_P = [&] {
 #pragma unroll
-    for (int x = 0; x < Bc / 4; ++x) P[x / 4][x % 4] = pack_halves(S[2 * x], S[2 * x + 1]);
+    for (int x = 0; x < Bc<d> / 4; ++x) P[x / 4][x % 4] = pack_halves(S[2 * x], S[2 * x + 1]);
+  };
+  auto rescale_O = [&] {
+#pragma unroll
+    for (int x = 0; x < d / 2; ++x) O[x] = rescale(O[x], keep[x / 2 % 2]);
   };
   auto release = [&](Mbarrier& empty) {
     if (lane == 0) mbarrier_arrive(empty);  // this warp no longer reads the tile
@@ -229,9 +236,10 @@ __device__ __forceinline__ void consume(SharedMemory<d, Bc>& shared, const Tenso
     const unsigned last = n++;
     mbarrier_wait(shared.K_full[n % stages], parity(n));  // K_j has landed
     if (pingpong<d>) named_barrier_sync(own_turn, 256);   // the consumer before has started its products
-    start_QK<d, Bc>(S, Q, advance(K, n % stages * sizeof shared.K[0]));
+    start_QK<d>(S, Q, advance(K, n % stages * sizeof shared.K[0]));
+    if (rescales_late<d>) rescale_O();
     mbarrier_wait(shared.V_full[last % stages], parity(last));  // V of the block before has landed
-    start_PV<d, Bc>(O, P, advance(V, last % stages * sizeof shared.V[0]));
+    start_PV<d>(O, P, advance(V, last % stages * sizeof shared.V[0]));
     if (pingpong<d>) named_barrier_arrive(next_turn, 256);  // the next consumer's turn
     wgmma_wait<1>(S);  // QK is done, PV goes on
     release(shared.K_empty[n % stages]);
@@ -240,30 +248,30 @@ __device__ __forceinline__ void consume(SharedMemory<d, Bc>& shared, const Tenso
     wgmma_wait<0>(O, P);  // PV is done
     release(shared.V_empty[last % stages]);
     pack_P();
-#pragma unroll
-    for (int x = 0; x < d / 2; ++x) O[x] = rescale(O[x], keep[x / 2 % 2]);
+    if (!rescales_late<d>) rescale_O();
   };
   //! [block]
 
   mbarrier_wait(shared.Q_full[w], turn % 2);  // this warpgroup's rows of Q have landed
   if (Tc > 0) {
     mbarrier_wait(shared.K_full[n % stages], parity(n));  // the last K block has landed
-    start_QK<d, Bc>(S, Q, advance(K, n % stages * sizeof shared.K[0]));
+    start_QK<d>(S, Q, advance(K, n % stages * sizeof shared.K[0]));
     wgmma_wait<0>(S);  // it is done
     release(shared.K_empty[n % stages]);
     hide(Tc - 1);
     softmax(S, m, l, keep, c);
     pack_P();
     int j = Tc - 2;
-    const int plain = shape.sign == 1 ? shape.visible_keys(first_row) / Bc : 0;  // blocks that all rows see
+    const int plain = shape.sign == 1 ? shape.visible_keys(first_row) / Bc<d> : 0;  // blocks that all rows see
     for (; j >= plain; --j) block(j, true);
     for (; j >= 0; --j) block(j, false);
+    if (rescales_late<d>) rescale_O();
     mbarrier_wait(shared.V_full[n % stages], parity(n));  // the first V block has landed
-    start_PV<d, Bc>(O, P, advance(V, n % stages * sizeof shared.V[0]));
+    start_PV<d>(O, P, advance(V, n % stages * sizeof shared.V[0]));
     wgmma_wait<0>(O, P);  // it is done
     release(shared.V_empty[n++ % stages]);
   }
-  if (!O_over_Q<d, Bc>) release(shared.Q_empty[w]);
+  if (!O_over_Q<d>) release(shared.Q_empty[w]);
 
   //! [store]
   if (threadIdx.x % 128 == 0) tma_wait_read<0>();  // the last O has left shared memory,
@@ -289,7 +297,7 @@ __device__ __forceinline__ void consume(SharedMemory<d, Bc>& shared, const Tenso
   if (threadIdx.x % 128 == 0) {
     tma_store(O_map, &shared.O(w), 0, first_row, 0, head);
     tma_commit();  // one group
-    if (O_over_Q<d, Bc>) {
+    if (O_over_Q<d>) {
       tma_wait_read<0>();                  // O has left shared memory,
       mbarrier_arrive(shared.Q_empty[w]);  // so the next Q may come
     }
@@ -297,7 +305,7 @@ __device__ __forceinline__ void consume(SharedMemory<d, Bc>& shared, const Tenso
   //! [store]
 }
 
-template <int d, int Bc>
+template <int d>
 __global__ void __launch_bounds__(threads<d>, 1)
     attention_kernel(const __grid_constant__ TensorMap Q,  // [heads, Nq, d], in boxes of 64 rows
                      const __grid_constant__ TensorMap K,  // [heads, Nk, d], in boxes of Bc rows
@@ -306,11 +314,11 @@ __global__ void __launch_bounds__(threads<d>, 1)
                      float* LSE,                           // [heads, Nq]
                      unsigned* counter,                    // pieces of work that CTAs took beyond their first
                      Shape shape) {
-  auto& shared = *dynamic_shared<SharedMemory<d, Bc>>();
+  auto& shared = *dynamic_shared<SharedMemory<d>>();
   if (threadIdx.x == 0) {
     for (int w = 0; w < consumers<d>; ++w) {
       mbarrier_init(shared.Q_full[w], 1);
-      mbarrier_init(shared.Q_empty[w], O_over_Q<d, Bc> ? 1 : 4);
+      mbarrier_init(shared.Q_empty[w], O_over_Q<d> ? 1 : 4);
     }
     for (int s = 0; s < stages; ++s) {
       mbarrier_init(shared.K_full[s], 1), mbarrier_init(shared.K_empty[s], 4 * consumers<d>);
@@ -328,7 +336,7 @@ __global__ void __launch_bounds__(threads<d>, 1)
     if (threadIdx.x < 32 && elect_one())
       for (int turn = 0; number < all; ++turn) {
         const auto [head, i] = work_number<d>(number, shape);
-        produce<d, Bc>(shared, Q, K, V, shape, head, i, turn, n);
+        produce<d>(shared, Q, K, V, shape, head, i, turn, n);
         number = gridDim.x + atomicAdd(counter, 1u);     // the first gridDim.x are taken already
         mbarrier_wait(shared.work_empty, turn % 2 ^ 1);  // all consumers have read the last number
         shared.work = number;
@@ -339,7 +347,7 @@ __global__ void __launch_bounds__(threads<d>, 1)
     if (pingpong<d> && threadIdx.x / 128 == consumers<d>) named_barrier_arrive(1, 256);  // the first turn is consumer 0's
     for (int turn = 0; number < all; ++turn) {
       const auto [head, i] = work_number<d>(number, shape);
-      consume<d, Bc>(shared, O, LSE, shape, head, i, turn, n);
+      consume<d>(shared, O, LSE, shape, head, i, turn, n);
       mbarrier_wait(shared.work_full, turn % 2);  // the next number is there
       number = shared.work;
       mbarrier_arrive(shared.work_empty);  // this thread has read it
@@ -359,14 +367,14 @@ TensorMap tile_map(const void* tensor, int heads, int N, int box_rows) {
                        {64, static_cast<uint32_t>(box_rows), d / 64, 1});
 }
 
-template <int d, int Bc>
+template <int d>
 void start(const Tensors& t, const Device& device, Shape shape) {
   auto* counter = static_cast<unsigned*>(t.workspace);
   launch("clear_kernel", clear_kernel, 1, 1, 0, device, counter);
   const int all = shape.heads * ((shape.Nq + Br<d> - 1) / Br<d>);
-  launch("attention_kernel", attention_kernel<d, Bc>, min(all, device.sm_count), threads<d>, sizeof(SharedMemory<d, Bc>),
-         device, tile_map<d>(t.Q, shape.heads, shape.Nq, 64), tile_map<d>(t.K, shape.heads, shape.Nk, Bc),
-         tile_map<d>(t.V, shape.heads, shape.Nk, Bc), tile_map<d>(t.O, shape.heads, shape.Nq, 64), t.LSE, counter, shape);
+  launch("attention_kernel", attention_kernel<d>, min(all, device.sm_count), threads<d>, sizeof(SharedMemory<d>),
+         device, tile_map<d>(t.Q, shape.heads, shape.Nq, 64), tile_map<d>(t.K, shape.heads, shape.Nk, Bc<d>),
+         tile_map<d>(t.V, shape.heads, shape.Nk, Bc<d>), tile_map<d>(t.O, shape.heads, shape.Nq, 64), t.LSE, counter, shape);
 }
 
 }  // namespace
@@ -385,10 +393,9 @@ void forward(const Problem& p, const Tensors& t, const Device& device) {
                     p.scale == 0 ? 1.0f : fabsf(p.scale),
                     static_cast<int>(heads),
                     p.causal ? static_cast<int>(min(max(fit, int64_t{1}), heads)) : 1};
-  if (p.dim == 64) start<64, 128>(t, device, shape);
-  if (p.dim == 128 && (p.causal || p.seq_k < 4096)) start<128, 128>(t, device, shape);
-  if (p.dim == 128 && !p.causal && p.seq_k >= 4096) start<128, 176>(t, device, shape);
-  if (p.dim == 256) start<256, 80>(t, device, shape);
+  if (p.dim == 64) start<64>(t, device, shape);
+  if (p.dim == 128) start<128>(t, device, shape);
+  if (p.dim == 256) start<256>(t, device, shape);
 }
 
 }  // namespace step_36
