@@ -19,51 +19,15 @@
 #include "reference_cpu/simulator/simulator.h"
 #include "tests/simulator_kernels.h"
 
-using simulator::Schedule;
-
 namespace {
 
 constexpr int words = 1022;  // not a multiple of a vector
 
-const std::vector<simulator::Options> all_schedules = {{Schedule::early, 1, {}},
-                                                       {Schedule::late, 1, {}},
-                                                       {Schedule::random, 1, {}},
-                                                       {Schedule::random, 2, {}},
-                                                       {Schedule::random, 3, {}}};
+}  // namespace
 
-std::string words_of(const simulator::Options& o) {
-  return o.schedule == Schedule::early  ? "early"
-         : o.schedule == Schedule::late ? "late"
-                                        : "random, seed " + std::to_string(o.seed);
-}
+#include "tests/fault_tests.h"
 
-struct Outcome {
-  std::string error;  // of the launch
-  std::vector<simulator::Report> reports;
-  std::vector<uint32_t> data;
-};
-
-Outcome run(const std::string& kernel, bool right, const simulator::Options& options = {}) {
-  simulator::free_all();
-  simulator::reset(options);
-  simulator::allocate(100, "before");
-  auto* data = static_cast<uint32_t*>(simulator::allocate(words * 4, "data"));
-  std::iota(data, data + words, 0u);
-  const char* error = flash_test_launch(kernel.c_str(), right, data, words);
-  return {error ? error : "", simulator::reports(), std::vector<uint32_t>(data, data + words)};
-}
-
-// The lines of the kernels' source that end in this comment.
-std::vector<int> marked_lines(const std::string& comment) {
-  std::ifstream file(FLASH_TEST_KERNELS);
-  std::vector<int> lines;
-  int number = 1;
-  for (std::string line; std::getline(file, line); ++number)
-    if (line.ends_with("// " + comment)) lines.push_back(number);
-  return lines;
-}
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+namespace {
 
 using simulator::Ledger;
 constexpr std::pair<const char*, uint64_t Ledger::*> counters[] = {
@@ -87,45 +51,6 @@ constexpr std::pair<const char*, uint64_t Ledger::*> counters[] = {
     {"ctas", &Ledger::ctas},
 };
 static_assert(sizeof(Ledger) == std::size(counters) * sizeof(uint64_t), "a new counter needs a test");
-
-// A report names who and where. (A line's number must not be the beginning of a longer one.)
-void check_names(const std::string& text, const std::string& kernel) {
-  INFO(text);
-  CHECK(contains(text, kernel + ", CTA "));
-  CHECK(contains(text, "warp "));
-  CHECK(contains(text, "lane"));
-  const std::vector<int> lines = marked_lines("in report: " + kernel);
-  REQUIRE(!lines.empty());
-  for (int line : lines) {
-    CAPTURE(line);
-    const std::string place = "tests/simulator_kernels.cu:" + std::to_string(line);
-    const size_t at = text.find(place);
-    REQUIRE(at != text.npos);
-    CHECK(!std::isdigit(static_cast<unsigned char>(text[std::min(at + place.size(), text.size() - 1)])));
-  }
-}
-
-void check_fault(const std::string& kernel, const std::string& kind) {
-  std::vector<uint32_t> result;
-  for (const simulator::Options& options : all_schedules) {
-    INFO(kernel, ", ", words_of(options));
-    const Outcome wrong = run(kernel, false, options);
-    std::string all;
-    for (const simulator::Report& r : wrong.reports) all += "\n[" + r.kind + "] " + r.text;
-    INFO(all);
-    REQUIRE(wrong.reports.size() == 1);
-    CHECK(wrong.reports[0].kind == kind);
-    check_names(wrong.reports[0].text, kernel);
-    // A launch that cannot go on throws what it reports.
-    if (!wrong.error.empty()) CHECK(wrong.error == wrong.reports[0].text);
-
-    const Outcome right = run(kernel, true, options);
-    CHECK(right.error == "");
-    CHECK_MESSAGE(right.reports.empty(), (right.reports.empty() ? "" : right.reports[0].text));
-    if (!result.empty()) CHECK(right.data == result);  // without a fault, no schedule changes the results
-    result = right.data;
-  }
-}
 
 }  // namespace
 

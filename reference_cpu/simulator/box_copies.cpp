@@ -185,9 +185,9 @@ void box_load(void* shared, const void* map, void* address, const int* at, int r
   touch_rows(load.box, Access::read, site);
   const auto index = static_cast<uint32_t>(cta.loads.size());
   const size_t covered = covered_bytes(load.box.map);
+  engine_write(shared, covered, self, index | in_flight_box, place_of(site));
   cta.loads.push_back(load);
   ++barrier.in_flight;
-  engine_write(shared, covered, self, index | in_flight_box, place_of(site));
   std::memset(shared, 0xFF, covered);  // poison: nobody may read it yet
   if (lands_at_issue()) land(cta.loads.back(), index);
 }
@@ -269,13 +269,18 @@ void land_at_random() {
     if (!cta.loads[i].delivered && machine.random() % 2) land(cta.loads[i], static_cast<uint32_t>(i));
 }
 
+void drop_box_loads(Cta& cta) {
+  for (size_t i = cta.first_in_flight; i < cta.loads.size(); ++i)
+    if (const BoxLoad& load = cta.loads[i]; !load.delivered)
+      written_by_engine(load.destination, covered_bytes(load.box.map), static_cast<uint32_t>(i) | in_flight_box, {});
+}
+
 void end_box_copies(Cta& cta) {
   for (const BoxLoad& load : cta.loads)
-    if (load.phase >= load.barrier->observed)
+    if (!load.delivered || load.phase >= load.barrier->observed)
       report_once("async", place_of(load.site), place_of(load.site), [&] {
-        return "The copy that " + describe_place(place_of(load.site)) + " (" + machine.launch->name + ", CTA " +
-               std::to_string(cta.number) + ", warp " + std::to_string(load.thread / warp_size) + ", lane " +
-               std::to_string(load.thread % warp_size) +
+        return "The copy that " + describe_place(place_of(load.site)) + " (" +
+               describe_thread(cta.threads[static_cast<size_t>(load.thread)]) +
                ") issued is in flight when the CTA ends: nothing has waited for it, and its shared memory goes to another "
                "CTA.";
       });

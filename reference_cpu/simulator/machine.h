@@ -194,12 +194,14 @@ std::string describe_state(const Mbarrier& barrier);
 Mbarrier& find_mbarrier(const void* address, const char* instruction, Site site);
 /// Bytes of a copy have landed.
 void complete_bytes(Mbarrier& barrier, const BoxLoad& load);
+void end_mbarriers(Cta& cta);  ///< complains of phases that are not over
 
 // box_copies.cpp
 /// Nobody can run: lands copies that a sleeper waits for. False if there are none.
 bool land_copies_that_sleepers_need();
 void land_at_random();
-void end_box_copies(Cta& cta);  ///< nothing may be in flight
+void drop_box_loads(Cta& cta);  ///< however it ends, nothing stays in flight
+void end_box_copies(Cta& cta);  ///< complains of what is in flight
 
 // warpgroup.cpp
 /// The action of an instruction that the 128 threads of a warpgroup execute together.

@@ -17,14 +17,20 @@ uint64_t content(const Mbarrier& barrier) { return 0x6D62617272696572u ^ reinter
 
 std::string number(int64_t count, const char* what) { return std::to_string(count) + " " + what + (count == 1 ? "" : "s"); }
 
-// If all arrivals and bytes of the running phase are there, the next begins.
-void try_complete(Mbarrier& b) {
+std::string words_of(const BoxLoad& load) {
+  return "the copy that " + describe_place(place_of(load.site)) + " (" +
+         describe_thread(machine.cta->threads[static_cast<size_t>(load.thread)]) + ") issued";
+}
+
+// If all arrivals and bytes of the running phase are there, the next begins. `last` is the copy that landed, or null.
+void try_complete(Mbarrier& b, const BoxLoad* last) {
   if (b.pending != 0) return;
   if (b.bytes < 0)
-    abandon("mbarrier", number(-b.bytes, "byte") + " more than expected landed at " + describe_mbarrier(b) + " in phase " +
-                            std::to_string(b.phase) + " (" + machine.launch->name + ", CTA " +
-                            std::to_string(machine.cta->number) + "): mbarrier_expect at " +
-                            describe_place(place_of(b.expected_at)) + " announces too few. The phase never ends.");
+    abandon("mbarrier", number(-b.bytes, "byte") + " more than expected landed at " + describe_mbarrier(b) + ", in phase " +
+                            std::to_string(b.phase) + ", " +
+                            (last ? "with " + words_of(*last) : "seen by " + describe_thread(*machine.thread)) +
+                            ": mbarrier_expect at " + describe_place(place_of(b.expected_at)) +
+                            " announces too few. The phase never ends.");
   if (b.bytes != 0) return;
   auto joined = std::make_shared<std::vector<Time>>(b.clock ? *b.clock : *b.arrivals.front().knowledge);
   const std::vector<Time>* merged = b.clock ? nullptr : b.arrivals.front().knowledge.get();
@@ -49,7 +55,7 @@ void arrive(Mbarrier& b, const char* instruction, Site site) {
          site);
   b.arrivals.push_back(release(*machine.thread));
   --b.pending;
-  try_complete(b);
+  try_complete(b, nullptr);
 }
 
 }  // namespace
@@ -91,18 +97,15 @@ Mbarrier& find_mbarrier(const void* address, const char* instruction, Site site)
 void complete_bytes(Mbarrier& b, const BoxLoad& load) {
   --b.in_flight;
   if (b.phase != load.phase)
-    abandon("mbarrier", "The copy that " + describe_place(place_of(load.site)) + " (" + machine.launch->name + ", CTA " +
-                            std::to_string(machine.cta->number) + ", warp " + std::to_string(load.thread / warp_size) +
-                            ", lane " + std::to_string(load.thread % warp_size) + ") issued in phase " +
-                            std::to_string(load.phase) + " of " + describe_mbarrier(b) + ", lands in phase " +
-                            std::to_string(b.phase) + ": its own ended without it. mbarrier_expect at " +
-                            describe_place(place_of(b.expected_at)) + " announces too few bytes, or is missing.");
+    abandon("mbarrier", words_of(load) + " in phase " + std::to_string(load.phase) + " of " + describe_mbarrier(b) +
+                            " lands in phase " + std::to_string(b.phase) +
+                            ": its own ended without it. mbarrier_expect at " + describe_place(place_of(b.expected_at)) +
+                            " announces too few bytes, or is missing.");
   b.bytes -= static_cast<int64_t>(load.bytes);
   if (b.bytes < -most_bytes)
-    abandon("mbarrier", "More than 1048575 bytes landed at " + describe_mbarrier(b) +
-                            " before they were announced; the copy at " + describe_place(place_of(load.site)) +
-                            " overflows its count.");
-  try_complete(b);
+    abandon("mbarrier", "More than 1048575 bytes land at " + describe_mbarrier(b) + " before they are announced, with " +
+                            words_of(load) + ".");
+  try_complete(b, &load);
 }
 
 void mbarrier_init(void* address, int arrivals, Site site) {
@@ -179,6 +182,18 @@ void mbarrier_wait(void* address, int parity, Site site) {
   }
   b.observed = std::max(b.observed, b.phase);
   if (b.clock) acquire(self, b.clock, b.from, b.to);
+}
+
+void end_mbarriers(Cta& cta) {
+  for (const auto& [address, b] : cta.mbarriers) {
+    // A copy in flight has its own report, and before the first arrival nobody counts on the phase.
+    if (b.in_flight || b.pending == b.count) continue;
+    const Thread& thread = cta.threads[b.arrivals.empty() ? b.init_thread : b.arrivals.back().id];
+    report_once("mbarrier", place_of(b.site), place_of(b.site), [&] {
+      return "The CTA ends (" + describe_thread(thread) + ") in the middle of a phase of " + describe_mbarrier(b) + ": " +
+             describe_state(b) + ". Somebody arrives more or less often than the others, or a number is wrong.";
+    });
+  }
 }
 
 }  // namespace simulator

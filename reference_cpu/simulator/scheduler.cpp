@@ -199,8 +199,10 @@ void run_cta(int number, Stacks& stacks) {
   if (finished) {
     end_wgmma(cta);
     end_box_copies(cta);
+    end_mbarriers(cta);
     end_warpgroups(cta);
   }
+  drop_box_loads(cta);
   end_cta_memory();
   ++machine.ledger.ctas;
   machine.cta = nullptr;

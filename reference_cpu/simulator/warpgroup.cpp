@@ -1,6 +1,8 @@
 /// @file
 /// Instructions of a whole warpgroup, and the pool of registers that setmaxnreg shares out (PTX ISA, "Miscellaneous
 /// Instructions: setmaxnreg").
+#include <algorithm>
+
 #include "machine.h"
 
 namespace simulator {
@@ -60,7 +62,7 @@ void set_registers(bool more, int count, Site site) {
 
 void named(const char* call, int id, int threads, bool sleeps, Site site) {
   if (mutated(call, "drop", site)) return;
-  if (mutated(call, "another id", site)) id = id % 15 + 1;
+  if (mutated(call, "another id in odd warps", site) && machine.thread->warp() % 2) id = id % 15 + 1;
   if (mutated(call, "32 threads more", site)) threads += 32;
   if (mutated(call, "32 threads fewer", site)) threads -= 32;
   if (id < 1 || id > 15)
@@ -124,16 +126,14 @@ std::string describe_wait(const Thread& thread) {
 }
 
 void end_warpgroups(Cta& cta) {
-  const Warpgroup* changed = nullptr;
-  for (const Warpgroup& group : cta.warpgroups)
-    if (group.reallocated) changed = &group;
-  for (size_t i = 0; changed && i < cta.warpgroups.size(); ++i)
-    if (!cta.warpgroups[i].reallocated)
-      report_once("registers", 0, static_cast<uint32_t>(i), [&] {
-        return "Warpgroup " + std::to_string(i) + " of " + machine.launch->name + " (CTA " + std::to_string(cta.number) +
-               ") executes no setmaxnreg, though others do: it stays at " + std::to_string(cta.warpgroups[i].registers) +
-               " registers a thread.";
-      });
+  const auto changed = [](const Warpgroup& group) { return group.reallocated; };
+  const auto same = std::find_if_not(cta.warpgroups.begin(), cta.warpgroups.end(), changed);
+  if (same == cta.warpgroups.end() || std::none_of(cta.warpgroups.begin(), cta.warpgroups.end(), changed)) return;
+  const Thread& first = cta.threads[static_cast<size_t>(same - cta.warpgroups.begin()) * warpgroup_size];
+  report_once("registers", 0, 0, [&] {
+    return "Warpgroup " + std::to_string(first.warpgroup()) + " executes no setmaxnreg, though another does, and stays at " +
+           std::to_string(same->registers) + " registers a thread (" + describe_thread(first) + ").";
+  });
 }
 
 }  // namespace simulator

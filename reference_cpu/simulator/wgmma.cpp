@@ -395,8 +395,8 @@ void end_wgmma(Cta& cta) {
   for (const Warpgroup& group : cta.warpgroups)
     for (const Multiplication& op : group.pipeline)
       report_once("registers", place_of(op.site), place_of(op.site), [&] {
-        return "The wgmma at " + describe_place(place_of(op.site)) + " (" + machine.launch->name + ", CTA " +
-               std::to_string(cta.number) + ", warpgroup " + std::to_string(&group - cta.warpgroups.data()) +
+        const auto first = static_cast<size_t>(&group - cta.warpgroups.data()) * warpgroup_size;
+        return "The wgmma at " + describe_place(place_of(op.site)) + " (" + describe_thread(cta.threads[first]) +
                ") is in flight when the CTA ends: no wgmma_wait has covered it.";
       });
 }
