@@ -185,9 +185,9 @@ KERNEL parity_of_the_consumer(ARGUMENTS) {
   }
   __syncthreads();
   // Whether the tile has landed when it asks, decides between a deadlock and a tile read too early.
-  if (right || t == 40)
-    mbarrier_wait(shared.full[0], right ? 0 : 1),
-        data[8192 + t] = shared.A[t % 64][1].bits;  // in report: parity_of_the_consumer
+  const half& element = shared.A[t % 64][1];
+  const int parity = right ? 0 : 1;
+  if (right || t == 40) mbarrier_wait(shared.full[0], parity), data[t] = element.bits;  // in report: parity_of_the_consumer
   __syncthreads();
   mbarrier_wait(shared.full[0], 0);
 }
@@ -779,8 +779,8 @@ KERNEL stmatrix_misaligned(ARGUMENTS) {
 KERNEL stmatrix_to_global_memory(ARGUMENTS) {
   BEGIN;
   const uint32_t r[4] = {};
-  stmatrix_x4(right ? shared.A[t % 32] + t / 32 * 8 : reinterpret_cast<half*>(data),
-              r);  // in report: stmatrix_to_global_memory
+  half* row = right ? shared.A[t % 32] + t / 32 * 8 : reinterpret_cast<half*>(data);
+  stmatrix_x4(row, r);  // in report: stmatrix_to_global_memory
 }
 
 // --- everything at once ----------------------------------------------------------------------------------------
