@@ -199,6 +199,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, half* O_global,
   auto release = [&](Mbarrier& empty) {
     if (lane == 0) mbarrier_arrive(empty);  // this warp no longer reads the tile
   };
+
   mbarrier_wait(shared.Q_full[w], 0);  // this warpgroup's rows of Q have landed
   //! [block]
   for (int j = 0; j < Tc; ++j) {

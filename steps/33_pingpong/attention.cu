@@ -202,6 +202,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, half* O_global,
   auto release = [&](Mbarrier& empty) {
     if (lane == 0) mbarrier_arrive(empty);  // this warp no longer reads the tile
   };
+
   mbarrier_wait(shared.Q_full[w], 0);  // this warpgroup's rows of Q have landed
   if (Tc > 0) {
     mbarrier_wait(shared.K_full[0], 0);  // K_0 has landed
