@@ -230,10 +230,12 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, half* O_global,
     hide(Tc - 1);
     softmax(S, m, l, keep, c);
     pack_P();
+    //! [loop]
     int j = Tc - 2;
     const int plain = shape.sign == 1 ? shape.visible_keys(first_row) / Bc : 0;  // blocks that all rows see
     for (; j >= plain; --j) block(j, true);
     for (; j >= 0; --j) block(j, false);
+    //! [loop]
     mbarrier_wait(shared.V_full[n % stages], parity(n));  // the first V block has landed
     start_PV<d>(O, P, advance(V, n % stages * sizeof shared.V[0]));
     wgmma_wait<0>(O, P);  // it is done
