@@ -757,6 +757,11 @@ KERNEL store_after_the_arrival(ARGUMENTS) {
     if (right) named_barrier_arrive(2, 128);
   }
 }
+KERNEL barrier_without_a_waiter(ARGUMENTS) {
+  BEGIN;
+  if (right && t >= 64) named_barrier_sync(1, 128);
+  else named_barrier_arrive(1, 128);  // in report: barrier_without_a_waiter
+}
 KERNEL turn_lost(ARGUMENTS) {
   BEGIN;
   const int warp = t / 32;
@@ -926,6 +931,7 @@ const Entry entries[] = {
     ENTRY(barrier_of_half_warps, 128),
     ENTRY(named_barrier_missing, 128),
     ENTRY(store_after_the_arrival, 128),
+    ENTRY(barrier_without_a_waiter, 128),
     ENTRY(turn_lost, 128),
     ENTRY(election_of_half_a_warp, 64),
     ENTRY(stmatrix_misaligned, 128),

@@ -87,6 +87,7 @@ TEST_CASE("warpgroups") {
   check_fault("registers_fall_by_inc", "registers");
   check_fault("barrier_zero", "barrier");
   check_fault("barrier_of_half_warps", "barrier");
+  check_fault("barrier_without_a_waiter", "barrier");
   check_fault("named_barrier_missing", "race");
   check_fault("store_after_the_arrival", "race");
   check_fault("stmatrix_misaligned", "misaligned");

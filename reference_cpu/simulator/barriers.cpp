@@ -19,7 +19,13 @@ void complete(Barrier& barrier) {
   others.swap(barrier.others);
   barrier.arrivals = 0;
   barrier.expected = 0;
-  if (sleepers.empty()) return;
+  if (sleepers.empty()) {
+    report_once("barrier", place_of(barrier.first), place_of(barrier.first), [&] {
+      return "a barrier that nobody waits for: all its threads only arrive, first at " +
+             describe_place(place_of(barrier.first)) + ", last is " + describe_thread(*machine.thread) + ".";
+    });
+    return;
+  }
   synchronize(sleepers, sleepers, others);
   for (Thread* t : sleepers)
     if (t != machine.thread) wake(*t);

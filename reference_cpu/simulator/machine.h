@@ -208,12 +208,20 @@ void end_box_copies(Cta& cta);  ///< complains of what is in flight
 using WarpgroupAction = void (*)(Warpgroup& group, void* const* arguments, Site site);
 void warpgroup_collective(const char* instruction, void* argument, WarpgroupAction action, Site site);
 std::string describe_wait(const Thread& thread);  ///< what a blocked thread's warpgroup instruction lacks, or ""
-void end_warpgroups(Cta& cta);
+void end_warpgroups(Cta& cta);  ///< complains of a warpgroup that keeps its registers while others change theirs
 
-// wgmma.cpp
+// wgmma_registers.cpp
+/// wgmma_fence hands an array to the tensor cores.
+void name_registers(Thread& thread, const RegisterArray& array, Site site);
+/// A wgmma of this group begins to use an array.
+void use_registers(Thread& thread, const void* array, size_t bytes, bool accumulators, uint64_t group, Site site);
+/// A wait has ended for groups [0, complete_groups): the arrays that it names must be theirs, and all of theirs.
+void check_waited_registers(Thread& thread, uint64_t complete_groups, const RegisterArray* arrays, int count, Site site);
 /// A plain access of the running thread to its own stack, where its register arrays lie.
 void touch_registers(const void* address, size_t bytes, bool write, Thread& thread, uint32_t place);
-void end_wgmma(Cta& cta);
+
+// wgmma.cpp
+void end_wgmma(Cta& cta);  ///< complains of what is in flight
 
 // barriers.cpp
 void arrive_at_barrier(const char* call, int id, int threads, Site site, bool sleeps);

@@ -168,7 +168,8 @@ void run_cta(int number, Stacks& stacks) {
   machine.cta = &cta;
   machine.cta_start = machine.clock++;
   blockIdx = cta.index;
-  auto nothing = std::make_shared<const std::vector<Time>>(size_t{2} * cta.thread_count() + cta.engine_slots(), machine.cta_start);
+  const size_t entries = size_t{2} * cta.thread_count() + cta.engine_slots();
+  auto nothing = std::make_shared<const std::vector<Time>>(entries, machine.cta_start);
   cta.warpgroups.resize(static_cast<size_t>(count / warpgroup_size));
   // What the compiler may use at one CTA an SM, which every kernel with setmaxnreg asks for.
   for (Warpgroup& group : cta.warpgroups) group.registers = std::min(256, 65536 / count / 8 * 8);

@@ -15,13 +15,13 @@ namespace simulator {
 
 /// What a run asked of the machine, summed over launches since reset(). Bytes are bytes, the rest are counts.
 struct Ledger {
-  uint64_t global_read = 0;            ///< bytes asked by loads, cp.async and the like
-  uint64_t global_written = 0;         ///< bytes asked by stores
+  uint64_t global_read = 0;            ///< bytes asked by loads, cp.async and the like; of boxes those inside the tensor
+  uint64_t global_written = 0;         ///< bytes asked by stores, and those of boxes that are not clipped
   uint64_t global_read_distinct = 0;   ///< distinct bytes read, per launch
   uint64_t global_written_distinct = 0;///< distinct bytes written, per launch
-  uint64_t shared_read = 0;            ///< bytes of shared memory, plain and wrapped
+  uint64_t shared_read = 0;            ///< bytes of shared memory, plain, wrapped and of boxes; not what wgmma reads
   uint64_t shared_written = 0;
-  uint64_t bank_conflicts = 0;         ///< extra passes of wrapped shared-memory instructions (ldmatrix, ...)
+  uint64_t bank_conflicts = 0;         ///< extra passes of wrapped shared-memory instructions (ldmatrix, stmatrix)
   uint64_t tensor_flops = 0;           ///< 2*m*n*k a matrix instruction
   uint64_t scalar_flops = 0;           ///< 2 an FFMA (hardware/math.h: fma)
   uint64_t exponentials = 0;           ///< exp2_approx
@@ -57,7 +57,9 @@ struct Options {
 
 /// A fault found while a kernel ran. Each is reported once, not once per lane.
 struct Report {
-  std::string kind;  ///< race, out of bounds, uninitialized, misaligned, address, async, deadlock, barrier, collective
+  /// race, proxy, out of bounds, uninitialized, misaligned, address, async, mbarrier, registers, deadlock, barrier,
+  /// collective
+  std::string kind;
   std::string text;  ///< full sentence: kernel, CTA, warp and lane, source lines, barrier
 };
 

@@ -34,6 +34,12 @@ void set_registers(bool more, int count, Site site) {
       call, &request,
       [](Warpgroup& group, void* const* arguments, Site here) {
         const auto [rise, wanted] = *static_cast<const Request*>(arguments[0]);
+        for (int i = 1; i < warpgroup_size; ++i)
+          if (const int other = static_cast<const Request*>(arguments[i])->count; other != wanted)
+            fail("registers",
+                 "The threads of a warpgroup ask for " + std::to_string(wanted) + " and for " + std::to_string(other) +
+                     " registers.",
+                 here);
         const std::string numbers =
             std::to_string(wanted) + " registers a thread; the warpgroup has " + std::to_string(group.registers);
         if (wanted % 8 != 0 || wanted < 24 || wanted > 256)

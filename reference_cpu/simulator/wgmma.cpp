@@ -11,73 +11,6 @@
 namespace simulator {
 namespace {
 
-// --- registers: whose they are ---------------------------------------------------------------------------------
-
-uintptr_t address_of(const void* p) { return reinterpret_cast<uintptr_t>(p); }
-
-void widen(Thread& t, const Registers& r) {
-  t.registers_begin = std::min(t.registers_begin, r.begin);
-  t.registers_end = std::max(t.registers_end, r.end);
-}
-
-// The fence hands an array to the tensor cores.
-void name(Thread& t, const RegisterArray& array, Site site) {
-  const uintptr_t begin = address_of(array.begin), end = begin + array.bytes;
-  for (const Registers& r : t.in_use)
-    if (begin < r.end && r.begin < end)
-      report_once("registers", place_of(site), place_of(r.site), [&] {
-        return describe_place(place_of(site)) + " (" + describe_thread(t) +
-               ") names registers to wgmma_fence that the wgmma at " + describe_place(place_of(r.site)) +
-               " still uses: no wgmma_wait has covered it.";
-      });
-  for (Registers& r : t.named)
-    if (r.begin == begin && r.end == end) {
-      r.clean = true;
-      return;
-    }
-  if (t.named.size() >= 16) t.named.erase(t.named.begin());  // arrays whose scope has ended
-  t.named.push_back({begin, end, true, 0, false, false, site});
-  widen(t, t.named.back());
-}
-
-// A wgmma begins to use an array. True if it is the first that does so.
-bool use(Thread& t, const void* array, size_t bytes, bool accumulators, uint64_t group, Site site) {
-  const uintptr_t begin = address_of(array), end = begin + bytes;
-  bool first = true;
-  for (Registers& r : t.in_use) {
-    if (end <= r.begin || r.end <= begin) continue;
-    const bool the_same = accumulators ? r.accumulators && r.begin == begin && r.end == end
-                                       : !r.accumulators && r.begin <= begin && end <= r.end;
-    if (the_same) {
-      r.group = accumulators || r.end - r.begin == bytes ? group : std::max(r.group, group);
-      first = false;
-    } else {
-      report_once("registers", place_of(site), place_of(r.site), [&] {
-        return describe_place(place_of(site)) + " (" + describe_thread(t) + ") uses registers for wgmma that the wgmma at " +
-               describe_place(place_of(r.site)) + " uses in another way, and no wgmma_wait has come between.";
-      });
-    }
-  }
-  if (!first) return false;
-  const bool handed = std::any_of(t.named.begin(), t.named.end(),
-                                  [&](const Registers& r) { return r.begin <= begin && end <= r.end && r.clean; });
-  if (!handed)
-    report_once("registers", place_of(site), place_of(site), [&] {
-      return describe_place(place_of(site)) + " (" + describe_thread(t) + ") gives wgmma " +
-             (accumulators ? "accumulators" : "a factor in registers") +
-             " that no wgmma_fence has named since the thread last touched them.";
-    });
-  for (Registers& r : t.in_use)  // neighbours of one array
-    if (!accumulators && !r.accumulators && r.group == group && r.end == begin) {
-      r.end = end;
-      widen(t, r);
-      return true;
-    }
-  t.in_use.push_back({begin, end, false, group, accumulators, false, site});
-  widen(t, t.in_use.back());
-  return true;
-}
-
 // --- operands in shared memory ------------------------------------------------------------------------------------
 
 // The fields of a matrix descriptor, in bytes.
@@ -309,15 +242,15 @@ void nothing(Warpgroup&, void* const*, Site) {}
 
 void wgmma_fence(const RegisterArray* arrays, int count, Site site) {
   if (mutated("wgmma_fence", "drop", site)) return;
-  for (int i = 0; i < count; ++i) name(*machine.thread, arrays[i], site);
+  for (int i = 0; i < count; ++i) name_registers(*machine.thread, arrays[i], site);
   warpgroup_collective("wgmma_fence", nullptr, nothing, site);
 }
 
 void wgmma(const WgmmaArguments& arguments, Site site) {
   Thread& self = *machine.thread;
   if (const Warpgroup* group = own_warpgroup()) {
-    use(self, arguments.c, static_cast<size_t>(arguments.count) * 4, true, group->open_group, site);
-    if (arguments.a_registers) use(self, arguments.a_registers, 16, false, group->open_group, site);
+    use_registers(self, arguments.c, static_cast<size_t>(arguments.count) * 4, true, group->open_group, site);
+    if (arguments.a_registers) use_registers(self, arguments.a_registers, 16, false, group->open_group, site);
   }
   auto copy = arguments;
   warpgroup_collective("wgmma", &copy, issue, site);
@@ -344,51 +277,16 @@ void wgmma_wait(int groups_left_pending, const RegisterArray* arrays, int count,
   Warpgroup& group = *own_warpgroup();
   self.tensor_engine = group.engine;
   self.tensor_known = group.complete_time;
-  const int t = self.id % warpgroup_size;
-  auto is_named = [&](const Registers& r) {
-    return std::any_of(arrays, arrays + count, [&](const RegisterArray& a) {
-      return address_of(a.begin) <= r.begin && r.end <= address_of(a.begin) + a.bytes;
-    });
-  };
+  const auto t = static_cast<size_t>(self.id % warpgroup_size);
+  check_waited_registers(self, group.complete_groups, arrays, count, site);
   for (const Registers& r : self.in_use) {
-    const bool complete = r.group < group.complete_groups;
-    if (complete && !is_named(r))
-      report_once("registers", place_of(site), place_of(r.site), [&] {
-        return describe_place(place_of(site)) + " (" + describe_thread(self) + ") waits for the wgmma at " +
-               describe_place(place_of(r.site)) + ", but does not name its " +
-               (r.accumulators ? "accumulators" : "factor in registers") +
-               ": the compiler may move accesses to them before the wait.";
-      });
-    if (!complete)
-      for (int i = 0; i < count; ++i)
-        if (const uintptr_t begin = address_of(arrays[i].begin); begin < r.end && r.begin < begin + arrays[i].bytes)
-          report_once("registers", place_of(site), place_of(r.site), [&] {
-            return describe_place(place_of(site)) + " (" + describe_thread(self) + ") names registers of the wgmma at " +
-                   describe_place(place_of(r.site)) + ", for which it does not wait: its group is among the latest " +
-                   std::to_string(groups_left_pending) + ".";
-          });
-    if (!complete || !r.accumulators || r.spoiled) continue;
+    if (r.group >= group.complete_groups || !r.accumulators || r.spoiled) continue;
     for (const auto& chain : group.completed)
-      if (float* c = chain->registers[static_cast<size_t>(t)]; address_of(c) == r.begin)
-        for (int i = 0; i < chain->columns / 2; ++i) c[i] = chain->matrix[element_of(t, i, chain->columns)];
+      if (float* c = chain->registers[t]; reinterpret_cast<uintptr_t>(c) == r.begin)
+        for (int i = 0; i < chain->columns / 2; ++i)
+          c[i] = chain->matrix[element_of(static_cast<int>(t), i, chain->columns)];
   }
   std::erase_if(self.in_use, [&](const Registers& r) { return r.group < group.complete_groups; });
-}
-
-void touch_registers(const void* address, size_t bytes, bool write, Thread& thread, uint32_t place) {
-  const uintptr_t begin = address_of(address), end = begin + bytes;
-  for (Registers& r : thread.in_use) {
-    if (end <= r.begin || r.end <= begin) continue;
-    r.spoiled = true;
-    report_once("registers", place, place_of(r.site), [&] {
-      return describe_place(place) + " (" + describe_thread(thread) + ") " + (write ? "writes" : "reads") + " register " +
-             std::to_string((std::max(begin, r.begin) - r.begin) / 4) + " of the " +
-             (r.accumulators ? "accumulators" : "factor in registers") + " of the wgmma at " +
-             describe_place(place_of(r.site)) + ", which is in flight: no wgmma_wait has covered it.";
-    });
-  }
-  for (Registers& r : thread.named)
-    if (begin < r.end && r.begin < end) r.clean = false;
 }
 
 void end_wgmma(Cta& cta) {
