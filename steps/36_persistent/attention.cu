@@ -337,10 +337,12 @@ __global__ void __launch_bounds__(threads<d>, 1)
       for (int turn = 0; number < all; ++turn) {
         const auto [head, i] = work_number<d>(number, shape);
         produce<d>(shared, Q, K, V, shape, head, i, turn, n);
+        //! [take]
         number = gridDim.x + atomicAdd(counter, 1u);     // the first gridDim.x are taken already
         mbarrier_wait(shared.work_empty, turn % 2 ^ 1);  // all consumers have read the last number
         shared.work = number;
         mbarrier_arrive(shared.work_full);  // the number is there
+        //! [take]
       }
   } else {
     setmaxnreg_inc<consumer_registers<d>>();
