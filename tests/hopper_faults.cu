@@ -23,9 +23,9 @@ constexpr unsigned all_lanes = 0xFFFFFFFFu;
 constexpr int tile_bytes = 64 * 64 * 2;
 
 // Both tensors are matrices of 64 columns of halves in boxes of 64 rows: `in` is the first 128 rows of the data, `out` the
-// next 128. `narrow` has three dimensions, `beyond` more rows than the data.
+// next 128. `narrow` has three dimensions, `beyond` more rows than the data, `host` is not on the GPU.
 struct Maps {
-  TensorMap in, out, narrow, beyond;
+  TensorMap in, out, narrow, beyond, host;
 };
 
 struct Shared {
@@ -331,6 +331,16 @@ KERNEL map_beyond_the_tensor(ARGUMENTS) {
   if (t == 0) {
     mbarrier_expect(shared.full[0], tile_bytes);
     tma_load(shared.A, maps.beyond, shared.full[0], 0, right ? 0 : 100000, 0, 0);  // in report: map_beyond_the_tensor
+  }
+  mbarrier_wait(shared.full[0], 0);
+}
+
+KERNEL map_of_host_memory(ARGUMENTS) {
+  BEGIN;
+  ready(shared);
+  if (t == 0) {
+    mbarrier_expect(shared.full[0], tile_bytes);
+    tma_load(shared.A, right ? maps.in : maps.host, shared.full[0], 0, 0, 0, 0);  // in report: map_of_host_memory
   }
   mbarrier_wait(shared.full[0], 0);
 }
@@ -895,6 +905,7 @@ const Entry entries[] = {
     ENTRY(load_with_three_dimensions, 64),
     ENTRY(load_without_a_map, 64),
     ENTRY(map_beyond_the_tensor, 64),
+    ENTRY(map_of_host_memory, 64),
     ENTRY(store_without_fence, 128),
     ENTRY(store_with_a_late_fence, 128),
     ENTRY(store_without_barrier, 128),
@@ -952,8 +963,10 @@ extern "C" __attribute__((visibility("default"))) const char* flash_test_launch(
   for (const Entry& e : entries)
     if (std::strcmp(e.name, kernel) == 0) {
       try {
+        alignas(64) static uint32_t host[128 * 32];
         const TensorMap narrow = tensor_map<3>(data, {64, 128, 1}, {128, 128 * 128}, {64, 64, 1});
-        const Maps maps = {map_of(data, 128), map_of(data + 128 * 32, 128), narrow, map_of(data, 1000000)};
+        const Maps maps = {map_of(data, 128), map_of(data + 128 * 32, 128), narrow, map_of(data, 1000000),
+                           map_of(host, 128)};
         launch(e.name, right ? e.right : e.wrong, 1, e.threads, sizeof(Shared), current_device(nullptr), maps, data);
         return nullptr;
       } catch (const std::exception& error) {

@@ -50,6 +50,7 @@ TEST_CASE("loads of boxes") {
   check_fault("load_from_an_odd_column", "misaligned");
   check_fault("load_past_shared_memory", "out of bounds");
   check_fault("map_beyond_the_tensor", "out of bounds");
+  check_fault("map_of_host_memory", "address");
 }
 
 TEST_CASE("stores of boxes") {

@@ -58,7 +58,7 @@ void land(BoxLoad& load, uint32_t index) {
   const size_t width = row_bytes(load.box.map);
   for_each_row(load.box, [&](size_t row, const unsigned char* global, int begin, int end) {
     unsigned char line[256 * element] = {};
-    if (begin < end) std::memcpy(line + begin, global + begin, static_cast<size_t>(end - begin));
+    if (begin < end && load.readable) std::memcpy(line + begin, global + begin, static_cast<size_t>(end - begin));
     unsigned char* shared = load.destination + row * width;
     for (size_t p = 0; p < width; p += piece) std::memcpy(swizzled(shared + p), line + p, piece);
   });
@@ -116,6 +116,8 @@ bool touch_rows(const Box& box, Access access, Site site) {
   bool good = true;
   const uint32_t place = place_of(site);
   for_each_row(box, [&](size_t, unsigned char* global, int begin, int end) {
+    if (begin < end && locate(global + begin).space != Space::global)
+      fail("address", "The tensor map describes memory that is not the GPU's global memory.", site);
     if (begin < end && good)
       good = touch(global + begin, static_cast<size_t>(end - begin), element, access, *machine.thread, place);
   });
@@ -168,8 +170,11 @@ void box_load(void* shared, const void* map, void* address, const int* at, int r
   Thread& self = *machine.thread;
   Cta& cta = *self.cta;
   ++machine.ledger.copy_instructions;
-  BoxLoad load{self.id, static_cast<unsigned char*>(shared),     0, nullptr, 0, false,
-               site,    box_of(instruction, map, at, rank, site)};
+  BoxLoad load;
+  load.thread = self.id;
+  load.destination = static_cast<unsigned char*>(shared);
+  load.site = site;
+  load.box = box_of(instruction, map, at, rank, site);
   check_shared(instruction, shared, site);
   Mbarrier& barrier = find_mbarrier(address, instruction, site);
   if (barrier.fence_time == 0 || !self.knows({barrier.fence_time, barrier.init_thread}))
@@ -182,7 +187,7 @@ void box_load(void* shared, const void* map, void* address, const int* at, int r
   load.bytes = box_bytes(load.box.map);
   load.barrier = &barrier;
   load.phase = barrier.phase;
-  touch_rows(load.box, Access::read, site);
+  load.readable = touch_rows(load.box, Access::read, site);
   const auto index = static_cast<uint32_t>(cta.loads.size());
   const size_t covered = covered_bytes(load.box.map);
   engine_write(shared, covered, self, index | in_flight_box, place_of(site));

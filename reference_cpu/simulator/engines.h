@@ -56,7 +56,8 @@ struct BoxLoad {
   size_t bytes;  ///< that count at the mbarrier
   struct Mbarrier* barrier;
   uint32_t phase;  ///< of the barrier, when it was issued
-  bool delivered;
+  bool delivered = false;
+  bool readable;  ///< all of it lies in allocations
   Site site;
   Box box;
 };

@@ -185,7 +185,8 @@ void mbarrier_wait(void* address, int parity, Site site) {
 }
 
 void end_mbarriers(Cta& cta) {
-  for (const auto& [address, b] : cta.mbarriers) {
+  for (const auto& entry : cta.mbarriers) {
+    const Mbarrier& b = entry.second;
     // A copy in flight has its own report, and before the first arrival nobody counts on the phase.
     if (b.in_flight || b.pending == b.count) continue;
     const Thread& thread = cta.threads[b.arrivals.empty() ? b.init_thread : b.arrivals.back().id];

@@ -241,12 +241,13 @@ void start_cta_memory() {
 }
 
 void end_cta_memory() {
-  for (const auto& [place, text] : machine.unwritten) {
+  for (const auto& read : machine.unwritten) {
+    const uint32_t place = read.first;
     const std::string line = describe_place(place);
     const bool races = std::any_of(machine.reported.begin(), machine.reported.end(), [&](const std::string& fault) {
       return fault.starts_with("race: ") && (fault.ends_with(" " + line) || fault.find(" " + line + ",") != fault.npos);
     });
-    if (!races) report_once("uninitialized", place, place, [&] { return text; });
+    if (!races) report_once("uninitialized", place, place, [&] { return read.second; });
   }
   machine.unwritten.clear();
 }
