@@ -202,6 +202,16 @@ KERNEL waiter_lags(ARGUMENTS) {
   __syncthreads();
   mbarrier_wait(shared.full[0], 0);  // in report: waiter_lags
 }
+// Warp 1 sleeps at the first phase; before it can look, the second is over too.
+KERNEL waiter_overtaken(ARGUMENTS) {
+  BEGIN;
+  ready(shared);
+  if (t == 0) {
+    mbarrier_arrive(shared.full[0]);
+    if (!right) mbarrier_arrive(shared.full[0]);
+  }
+  if (t >= 32) mbarrier_wait(shared.full[0], 0);  // in report: waiter_overtaken
+}
 KERNEL parity_of_two(ARGUMENTS) {
   BEGIN;
   ready(shared);
@@ -893,6 +903,7 @@ const Entry entries[] = {
     ENTRY(parity_of_the_producer, 64),
     ENTRY(parity_of_the_consumer, 64),
     ENTRY(waiter_lags, 64),
+    ENTRY(waiter_overtaken, 64),
     ENTRY(parity_of_two, 64),
     ENTRY(tile_read_before_it_landed, 64),
     ENTRY(tile_waited_for_by_one, 64),

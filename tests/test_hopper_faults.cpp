@@ -40,6 +40,17 @@ TEST_CASE("a deadlock at an mbarrier says what is missing") {
   CHECK(contains(text("one_warp_missing"), "(warpgroup 0: 96 of 128 threads arrived)"));
 }
 
+TEST_CASE("a waiter that is overtaken by two phases hangs, and the report says why") {
+  const Outcome wrong = run("waiter_overtaken", false);  // early: the last thread at the barrier goes on first, to the wait
+  REQUIRE(wrong.reports.size() == 2);
+  CHECK(wrong.reports[0].kind == "mbarrier");
+  check_names(wrong.reports[0].text, "waiter_overtaken");
+  CHECK(contains(wrong.reports[0].text, "waits for phase 0"));
+  CHECK(contains(wrong.reports[0].text, "phase 1 is over too"));
+  CHECK(wrong.reports[1].kind == "deadlock");
+  for (const simulator::Options& options : all_schedules) CHECK(run("waiter_overtaken", true, options).reports.empty());
+}
+
 TEST_CASE("loads of boxes") {
   for (const char* kernel : {"tile_read_before_it_landed", "tile_waited_for_by_one", "tile_never_waited_for",
                              "load_with_three_dimensions", "load_without_a_map"})

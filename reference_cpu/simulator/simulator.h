@@ -4,6 +4,14 @@
 /// A CUDA thread is a fiber; the CTAs of a launch run one after another on the calling thread. Every plain load
 /// and store of a kernel is seen (the kernel's unit is compiled with -fsanitize=thread,bounds and linked with
 /// this library instead of the sanitizer's runtime). Nothing here is thread-safe: one simulated GPU a process.
+///
+/// Where the PTX ISA leaves a choice, the machine takes the side of what kernels do in practice, and says so here:
+/// - that one warp has waited for a wgmma means that its warpgroup's part of it is complete;
+/// - who stores to shared memory must itself fence the store for the async proxy, before the barrier that tells the reader;
+///   ordinary reads before a copy overwrites what they read need the barrier alone;
+/// - registers are handed to wgmma and back by the fence and the wait that name them;
+/// - a launch has 65536 / threads registers a thread, rounded down to a multiple of 8 and at most 256;
+/// - an mbarrier must not be in the middle of a phase when its CTA ends, and a barrier at which all only arrive is a fault.
 #pragma once
 
 #include <cstddef>
