@@ -208,7 +208,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
   auto block = [&](int j, bool hides) {
     const unsigned last = n++;
     mbarrier_wait(shared.K_full[n % stages], parity(n));  // K_j has landed
-    named_barrier_sync(own_turn, 256);   // the consumer before has started its products
+    named_barrier_sync(own_turn, 256);  // the consumer before has started its products
     start_QK<d>(S, Q, advance(K, n % stages * sizeof shared.K[0]));
     mbarrier_wait(shared.V_full[last % stages], parity(last));  // V of the block before has landed
     start_PV<d>(O, P, advance(V, last % stages * sizeof shared.V[0]));

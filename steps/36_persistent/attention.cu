@@ -235,7 +235,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
   auto block = [&](int j, bool hides) {
     const unsigned last = n++;
     mbarrier_wait(shared.K_full[n % stages], parity(n));  // K_j has landed
-    if (pingpong<d>) named_barrier_sync(own_turn, 256);   // the consumer before has started its products
+    if (pingpong<d>) named_barrier_sync(own_turn, 256);  // the consumer before has started its products
     start_QK<d>(S, Q, advance(K, n % stages * sizeof shared.K[0]));
     if (rescales_late<d>) rescale_O();
     mbarrier_wait(shared.V_full[last % stages], parity(last));  // V of the block before has landed
@@ -312,7 +312,7 @@ __global__ void __launch_bounds__(threads<d>, 1)
                      const __grid_constant__ TensorMap V,  // [heads, Nk, d], in boxes of Bc rows
                      const __grid_constant__ TensorMap O,  // [heads, Nq, d], in boxes of 64 rows
                      float* LSE,                           // [heads, Nq]
-                     unsigned* counter,                    // pieces of work that CTAs took beyond their first
+                     unsigned* counter,                    // how often a CTA has asked for another piece of work
                      Shape shape) {
   auto& shared = *dynamic_shared<SharedMemory<d>>();
   if (threadIdx.x == 0) {
