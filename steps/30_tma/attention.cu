@@ -104,6 +104,7 @@ __device__ void query_block(SharedMemory<d>& tiles, const TensorMap& Q_map, cons
   const int Tc = shape.key_blocks<d>(i);
   // One thread starts the copies.
   const bool leader = threadIdx.x < 32 && elect_one();
+  //! [load]
   auto load_K = [&](int j) {
     mbarrier_expect(tiles.K_full, sizeof tiles.K);
     tma_load(&tiles.K, K_map, tiles.K_full, 0, j * Bc<d>, 0, head);
@@ -112,6 +113,7 @@ __device__ void query_block(SharedMemory<d>& tiles, const TensorMap& Q_map, cons
     mbarrier_expect(tiles.V_full, sizeof tiles.V);
     tma_load(&tiles.V, V_map, tiles.V_full, 0, j * Bc<d>, 0, head);
   };
+  //! [load]
   if (leader && Tc > 0) {
     mbarrier_expect(tiles.Q_full, sizeof tiles.Q);
     tma_load(&tiles.Q, Q_map, tiles.Q_full, 0, i * Br, 0, head);
