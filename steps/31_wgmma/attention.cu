@@ -8,7 +8,7 @@
 //
 // The accumulators of S hold the elements that the factor P of the next product wants, as with mma.sync, so P stays in
 // registers. O, S and P take d / 2 + 64 + 32 registers. A warpgroup owns 64 rows; two share the tiles of K and V, at d = 64
-// three, since there S takes less time.
+// three, since there O takes half as many registers.
 //
 // Registers: 2 x 128 threads may have 255 each, 3 x 128 threads 168. Shared memory: Q 32 KB (d = 64: 24), K and V 32 KB (16)
 // each: 96 KB (56). Workspace: none.
@@ -84,6 +84,7 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x;
 }
 
+//! [QK]
 // Starts S = Q K^T: 64 rows x Bc keys.
 template <int d>
 __device__ __forceinline__ void start_QK(float (&S)[Bc / 2], Descriptor Q, Descriptor K) {
@@ -93,6 +94,7 @@ __device__ __forceinline__ void start_QK(float (&S)[Bc / 2], Descriptor Q, Descr
     wgmma<Major::k>(S, advance(Q, x / 64 * 64 * 128 + x % 64 * 2), advance(K, x / 64 * Bc * 128 + x % 64 * 2), x > 0);
   wgmma_commit();  // one group: it can be waited for apart from PV's
 }
+//! [QK]
 
 // Starts O += P V: 64 rows x d columns.
 template <int d>
@@ -145,8 +147,10 @@ __device__ __forceinline__ void query_block(SharedMemory<d>& shared, const Tenso
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   const int g = lane / 4, q = lane % 4;      // the lane's row and pair of columns in an 8 x 8 part of the accumulators
   const float c = shape.magnitude * log2_e;  // exp(scale * s) = 2^(c * s)
+  //! [descriptors]
   const Descriptor Q = descriptor(&shared.Q[w], 0, 1024), K = descriptor(&shared.K, 0, 1024),
                    V = descriptor(&shared.V, Bc * 128, 1024);
+  //! [descriptors]
   const int first_row = i * Br<d> + 64 * w, q0 = first_row + 16 * warp + g;  // the lane's rows are queries q0 and q0 + 8
   const int Tc = shape.key_blocks<d>(i);
   float m[2] = {lowest, lowest}, l[2] = {}, keep[2];  // of the two rows; l is the lane's part: its own columns
