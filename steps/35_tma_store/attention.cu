@@ -252,7 +252,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
     if (q == 0 && q0 + 8 * r < shape.Nq)
       LSE[int64_t{head} * shape.Nq + q0 + 8 * r] = l[r] == 0 ? -INFINITY : m[r] * shape.magnitude + logf(l[r]);
   }
-  //! [stage]
+  //! [pieces]
 #pragma unroll
   for (int x = 0; x < d; x += 16) {
     uint32_t halves[4];
@@ -261,7 +261,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
       halves[y] = pack_halves(O[x / 2 + 2 * y] * inverse[y % 2], O[x / 2 + 2 * y + 1] * inverse[y % 2]);
     stmatrix_x4(shared.Q[w].at(16 * warp + lane % 16, x + lane / 16 * 8), halves);
   }
-  //! [stage]
+  //! [pieces]
   //! [leave]
   fence_proxy_async();                // the copy engine will see this thread's part,
   named_barrier_sync(own_rows, 128);  // and all parts are there
