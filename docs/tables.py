@@ -8,7 +8,8 @@ Blocks stand between <!-- ledger ... --> or <!-- measured ... --> and <!-- end -
     <!-- ledger 10 --seq 512 -->  what `course run 10 --seq 512` counts on the simulated GPU, beside its PREV's count
     <!-- measured 10_tiling -->   speed and resources of the step, from the newest file in docs/results
     <!-- measured ladder -->      speed of all steps at the standard shape
-    <!-- measured peers 26 -->    a step beside PyTorch's backends, from the newest docs/results/*/peers-*.csv
+    <!-- measured peers 26 -->    a step beside its peers, from the newest docs/results/*/peers-<date>.csv that has it
+    <!-- measured ablation -->    32 against 31 and 34 against 33, from peers-ablation-*.csv
     <!-- measured decode -->      the same for few queries and many keys, from decode-*.csv
 """
 
@@ -134,10 +135,18 @@ def measured_ladder(steps):
     return "\n".join(lines) + "\n\n" + source_line(rows, file) + "\n"
 
 
+def peers_file(pattern, number=""):
+    """Rows and name of the newest file of this pattern that has the step."""
+    for name in sorted(ROOT.glob(f"docs/results/*/{pattern}"), reverse=True):
+        with open(name, newline="") as file:
+            rows = list(csv.DictReader(file))
+        if any(r["competitor"].startswith(number) for r in rows):
+            return rows, name.relative_to(ROOT)
+    sys.exit(f"no docs/results/*/{pattern} has step {number}")
+
+
 def measured_peers(number):
-    files = sorted(ROOT.glob("docs/results/*/peers-*.csv"))
-    with open(files[-1], newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows, name = peers_file("peers-2*.csv", number)
     key = lambda r: (int(r["dim"]), int(r["causal"]), int(r["batch"]), int(r["seq_q"]), int(r["seq_k"]))
     cells, names = {}, []
     for r in rows:
@@ -146,17 +155,32 @@ def measured_peers(number):
     ours = next(n for n in names if n.startswith(number))
     cells = {k: c for k, c in sorted(cells.items()) if (ours, "burst") in c}
     others = [n for n in names if not n[0].isdigit()]
-    lines = ["| d | mask | B, Sq, Sk | " + " | ".join([ours] + others) + " | of fa2, burst / steady |",
+    rival = "fa3" if "fa3" in others else "fa2"
+    lines = [f"| d | mask | B, Sq, Sk | " + " | ".join([ours] + others) + f" | of {rival}, burst / steady |",
              "|---:|---|---|" + "---:|" * (len(others) + 2)]
     for (dim, causal, batch, seq_q, seq_k), cell in cells.items():
         speeds = ["/".join(f"{cell[n, p]:.0f}" if (n, p) in cell else "–" for p in ("burst", "steady"))
                   for n in [ours] + others]
-        ratio = " / ".join(f"{cell[ours, p] / cell['fa2', p]:.2f}" for p in ("burst", "steady"))
+        # The clock is higher in a burst. A rival that is slower there was launched more slowly than it computes.
+        slow = rival == "fa3" and (seq_q <= 1024 or cell[rival, "burst"] < cell[rival, "steady"])
+        ratio = "launch-bound" if slow else " / ".join(f"{cell[ours, p] / cell[rival, p]:.2f}" for p in ("burst", "steady"))
         lines.append(f"| {dim} | {'causal' if causal else 'full'} | {batch}, {seq_q}, {seq_k} | " + " | ".join(speeds) +
                      f" | {ratio} |")
-    r, name = rows[0], files[-1].relative_to(ROOT)
+    r = rows[0]
     return "\n".join(lines) + (f"\n\nTFLOP/s, burst/steady, in one run of docs/peers.py. {r['gpu']}, PyTorch {r['torch']}, {r['date']}; hidden size "
                                f"2048, N(0,1) inputs. Data: [{name.name}](/{name}).\n")
+
+
+def measured_ablation():
+    rows, name = peers_file("peers-ablation-*.csv")
+    speed = {(r["competitor"], r["protocol"]): float(r["tflops"]) for r in rows}
+    r = rows[0]
+    lines = ["| | burst | steady | FlashAttention-3's paper |", "|---|---:|---:|---:|"]
+    for over, under, paper in (("32_warp_specialization", "31_wgmma", "1.160"), ("34_overlap", "33_pingpong", "1.136")):
+        ratios = [f"{speed[over, p] / speed[under, p]:.3f}" for p in ("burst", "steady")]
+        lines.append(f"| {over} / {under} | {' | '.join(ratios)} | {paper} |")
+    return "\n".join(lines) + (f"\n\nB={r['batch']}, H={r['heads']}, N={r['seq_q']}, d={r['dim']}, full. {r['gpu']}, {r['date']}. "
+                               f"Data: [{name.name}](/{name}).\n")
 
 
 def measured_decode():
@@ -197,7 +221,7 @@ def main():
             else:
                 body = (measured_ladder(steps) if what == ["ladder"] else
                         measured_peers(what[1]) if what[0] == "peers" else
-                        measured_decode() if what == ["decode"] else measured_step(steps, what[0]))
+                        measured_decode() if what == ["decode"] else measured_ablation() if what == ["ablation"] else measured_step(steps, what[0]))
             # Relative links, so that they work on any host.
             up = "../" * (len(page.relative_to(ROOT).parts) - 1)
             return match[1] + body.replace("](/", "](" + up) + match[5]

@@ -74,12 +74,16 @@ std::string environment_columns(const flash_gpu_info& gpu) {
   const std::time_t now = std::time(nullptr);
   std::strftime(date, sizeof date, "%Y-%m-%d", std::gmtime(&now));
   const std::string root = source_dir().string();
-  std::string commit = one_line(output_of({"git", "-C", root, "rev-parse", "--short=12", "HEAD"}));
-  if (commit.empty()) {  // a copy without its history: whoever copied it may say what it is
-    const char* told = std::getenv("FLASH_COMMIT");
-    commit = told ? told : "unknown";
-  } else if (!output_of({"git", "-C", root, "status", "--porcelain", "--untracked-files=no"}).empty())
-    commit += "-changed";
+  std::string commit;
+  if (const char* told = std::getenv("FLASH_COMMIT")) {  // a copy of another checkout: whoever copied it says what it is
+    commit = told;
+  } else {
+    commit = one_line(output_of({"git", "-C", root, "rev-parse", "--short=12", "HEAD"}));
+    if (commit.empty())
+      commit = "unknown";
+    else if (!output_of({"git", "-C", root, "status", "--porcelain", "--untracked-files=no"}).empty())
+      commit += "-changed";
+  }
   return std::string(date) + "," + commit + "," + gpu.name + "," + gpu.driver + "," +
          std::to_string(gpu.toolkit / 1000) + "." + std::to_string(gpu.toolkit % 1000 / 10);
 }
