@@ -27,6 +27,7 @@ BLOCK = re.compile(r"(<!-- (ledger|measured) (.*?) -->\n)(.*?)(<!-- end -->)", r
 COUNTS = [  # what a row is called, and how it is computed from the ledger
     ("bytes asked", lambda l: l["global_read"] + l["global_written"]),
     ("distinct bytes", lambda l: l["global_read_distinct"] + l["global_written_distinct"]),
+    ("copy instructions", lambda l: l["copy_instructions"]),
     ("tensor-core FLOPs", lambda l: l["tensor_flops"]),
     ("scalar FLOPs", lambda l: l["scalar_flops"]),
     ("exponentials", lambda l: l["exponentials"]),

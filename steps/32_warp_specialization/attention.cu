@@ -147,11 +147,12 @@ __device__ __forceinline__ void softmax(float (&S)[count], float (&m)[2], float 
 template <int d>
 __device__ __forceinline__ void produce(SharedMemory<d>& shared, const TensorMap& Q, const TensorMap& K,
                                         const TensorMap& V, Shape shape, int head, int i) {
-  for (int w = 0; w < consumers<d>; ++w) {
+  const int Tc = shape.key_blocks<d>(i);
+  for (int w = 0; Tc > 0 && w < consumers<d>; ++w) {
     mbarrier_expect(shared.Q_full[w], sizeof shared.Q[w]);
     tma_load(&shared.Q[w], Q, shared.Q_full[w], 0, i * Br<d> + 64 * w, 0, head);
   }
-  for (int j = 0; j < shape.key_blocks<d>(i); ++j) {
+  for (int j = 0; j < Tc; ++j) {
     const int stage = j % stages;
     mbarrier_wait(shared.K_empty[stage], parity(j) ^ 1);  // all consumers have multiplied by what lay there
     mbarrier_expect(shared.K_full[stage], sizeof shared.K[stage]);
@@ -200,7 +201,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, half* O_global,
     if (lane == 0) mbarrier_arrive(empty);  // this warp no longer reads the tile
   };
 
-  mbarrier_wait(shared.Q_full[w], 0);  // this warpgroup's rows of Q have landed
+  if (Tc > 0) mbarrier_wait(shared.Q_full[w], 0);  // this warpgroup's rows of Q have landed
   //! [block]
   for (int j = 0; j < Tc; ++j) {
     const int stage = j % stages;

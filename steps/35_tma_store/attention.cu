@@ -149,12 +149,13 @@ __device__ __forceinline__ void softmax(float (&S)[count], float (&m)[2], float 
 template <int d>
 __device__ __forceinline__ void produce(SharedMemory<d>& shared, const TensorMap& Q, const TensorMap& K,
                                         const TensorMap& V, Shape shape, int head, int i) {
-  for (int w = 0; w < consumers<d>; ++w) {
+  const int Tc = shape.key_blocks<d>(i);
+  for (int w = 0; Tc > 0 && w < consumers<d>; ++w) {
     mbarrier_expect(shared.Q_full[w], sizeof shared.Q[w]);
     tma_load(&shared.Q[w], Q, shared.Q_full[w], 0, i * Br<d> + 64 * w, 0, head);
   }
   unsigned n = 0;  // blocks so far
-  for (int j = shape.key_blocks<d>(i) - 1; j >= 0; --j, ++n) {
+  for (int j = Tc - 1; j >= 0; --j, ++n) {
     const unsigned stage = n % stages;
     mbarrier_wait(shared.K_empty[stage], parity(n) ^ 1);  // all consumers have multiplied by what lay there
     mbarrier_expect(shared.K_full[stage], sizeof shared.K[stage]);
@@ -224,8 +225,8 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
   };
   //! [block]
 
-  mbarrier_wait(shared.Q_full[w], 0);  // this warpgroup's rows of Q have landed
   if (Tc > 0) {
+    mbarrier_wait(shared.Q_full[w], 0);  // this warpgroup's rows of Q have landed
     mbarrier_wait(shared.K_full[n % stages], parity(n));  // the last K block has landed
     start_QK<d>(S, Q, advance(K, n % stages * sizeof shared.K[0]));
     wgmma_wait<0>(S);  // it is done

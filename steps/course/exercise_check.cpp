@@ -42,6 +42,8 @@ constexpr Trial trials[] = {
     {1, 1, 40, 70, 64, false, -1, "gaussian"},  // the least score has the largest weight
     {2, 1, 20, 150, 128, true, usual, "last_key_wins"},
     {1, 1, 70, 70, 64, true, usual, "gaussian", true},
+    {1, 1, 20, 650, 64, false, usual, "gaussian"},  // six key blocks of 128: a ring of two goes round three times
+    {1, 140, 5, 7, 64, false, usual, "fingerprint"},  // more query blocks than SMs: a CTA that stays gets a second
 };
 
 // Of every head the last key, which the last query alone sees: that row is NaN, and no other may be.
