@@ -1,4 +1,4 @@
-"""Writes the generated blocks of README.md and the lessons, so that every number there has a producer.
+"""Writes the generated blocks of README.md, the lessons and docs/*.md, so that every number there has a producer.
 
     python3 docs/tables.py --course build/cpu/bin/course           rewrites the blocks
     python3 docs/tables.py --course build/cpu/bin/course --check   says which blocks are stale, and exits 1
@@ -9,6 +9,7 @@ Blocks stand between <!-- ledger ... --> or <!-- measured ... --> and <!-- end -
     <!-- measured 10_tiling -->   speed and resources of the step, from the newest file in docs/results
     <!-- measured ladder -->      speed of all steps at the standard shape
     <!-- measured peers 26 -->    a step beside its peers, from the newest docs/results/*/peers-<date>.csv that has it
+    <!-- measured mutants -->     who notices each mutant of 36, from mutants-*.csv
     <!-- measured ablation -->    32 against 31 and 34 against 33, from peers-ablation-*.csv
     <!-- measured decode -->      the same for few queries and many keys, from decode-*.csv
 """
@@ -65,7 +66,7 @@ def ledger_block(course, steps, arguments):
 def results():
     """Rows of the newest results file."""
     files = sorted(ROOT.glob("docs/results/*/*.csv"))
-    bench = [f for f in files if not f.stem.startswith(("peers", "decode", "ncu"))]
+    bench = [f for f in files if not f.stem.startswith(("peers", "decode", "ncu", "mutants"))]
     if not bench:
         return [], ""
     with open(bench[-1], newline="") as file:
@@ -205,6 +206,20 @@ def measured_decode():
                                f"{r['date']}. Data: [{name.name}](/{name}).\n")
 
 
+def measured_mutants():
+    name = sorted(ROOT.glob("docs/results/*/mutants-*.csv"))[-1]
+    verdicts = {}
+    with open(name, newline="") as file:
+        for r in csv.DictReader(file):
+            verdicts.setdefault(r["mutant"], {})[r["judge"]] = r["verdict"]
+    gpu = ("plain run", "memcheck", "racecheck", "synccheck")
+    lines = ["| mutant | " + " | ".join(gpu) + " | simulated GPU |", "|---|" + "---|" * (len(gpu) + 1)]
+    for mutant, judges in verdicts.items():
+        lines.append(f"| {mutant} | " + " | ".join(judges[j] for j in gpu) + f" | {judges['simulated GPU']} |")
+    name = name.relative_to(ROOT)
+    return "\n".join(lines) + f"\n\nData: [{name.name}](/{name}).\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--course", required=True, help="the program, e.g. build/cpu/bin/course")
@@ -212,7 +227,7 @@ def main():
     args = parser.parse_args()
     steps = json.loads(subprocess.run([args.course, "list", "--json"], capture_output=True, text=True, check=True).stdout)
     blocks = stale = 0
-    for page in [ROOT / "README.md"] + sorted(ROOT.glob("steps/*/README.md")):
+    for page in [ROOT / "README.md"] + sorted(ROOT.glob("docs/*.md")) + sorted(ROOT.glob("steps/*/README.md")):
         text = page.read_text()
 
         def fresh(match):
@@ -222,7 +237,8 @@ def main():
             else:
                 body = (measured_ladder(steps) if what == ["ladder"] else
                         measured_peers(what[1]) if what[0] == "peers" else
-                        measured_decode() if what == ["decode"] else measured_ablation() if what == ["ablation"] else measured_step(steps, what[0]))
+                        measured_decode() if what == ["decode"] else measured_ablation() if what == ["ablation"] else
+                        measured_mutants() if what == ["mutants"] else measured_step(steps, what[0]))
             # Relative links, so that they work on any host.
             up = "../" * (len(page.relative_to(ROOT).parts) - 1)
             return match[1] + body.replace("](/", "](" + up) + match[5]

@@ -89,8 +89,13 @@ function(flash_gpu_library name source namespace folder arch)
   target_compile_options(${name}.gpu PRIVATE -lineinfo -Xptxas=-v -Xcompiler=-fvisibility=hidden,-Wall,-Wextra,-Werror)
   target_include_directories(${name}.gpu PRIVATE ${FLASH_ROOT}/steps ${FLASH_ROOT})
   target_link_libraries(${name}.gpu PRIVATE reference)
-  set_target_properties(${name}.gpu PROPERTIES CUDA_ARCHITECTURES "${architectures}" CUDA_VISIBILITY_PRESET hidden
-                        CUDA_COMPILER_LAUNCHER "${CMAKE_COMMAND};-DSPILLS=${spills};-P;${FLASH_ROOT}/steps/ptxas_gate.cmake;--")
+  set_target_properties(${name}.gpu PROPERTIES CUDA_ARCHITECTURES "${architectures}" CUDA_VISIBILITY_PRESET hidden)
+  if(CMAKE_BUILD_TYPE STREQUAL "Debug")  # waits end in a trap instead of hanging; but that makes ptxas serialize wgmma
+    target_compile_definitions(${name}.gpu PRIVATE FLASH_BOUNDED_WAITS)
+  else()
+    set_target_properties(${name}.gpu PROPERTIES CUDA_COMPILER_LAUNCHER
+                          "${CMAKE_COMMAND};-DSPILLS=${spills};-P;${FLASH_ROOT}/steps/ptxas_gate.cmake;--")
+  endif()
 endfunction()
 
 # step(PREV <step or "-"> ARCH <75|80|90a> [SPILLS <bytes>] TITLE <one idea>): the step in this folder.
