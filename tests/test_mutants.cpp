@@ -233,6 +233,11 @@ const std::vector<Edit> edits = {
     {"36", "the last section of heads is taken for a whole one", "min(shape.section, shape.heads - static_cast<int>(first))", "shape.section"},
     {"36", "the counter is not cleared", "*counter = 0;", ""},
     {"36", "the first pieces of work are given out twice", "number = gridDim.x + atomicAdd(counter, 1u);", "number = atomicAdd(counter, 1u) + 1;"},
+    {"40", "only the first row of a warp is asked", "raised = __any_sync(all_lanes, raised);", "raised = __shfl_sync(all_lanes, raised ? 1 : 0, 0);"},
+    {"40", "the maximum is never raised", "(m_new[r] - m[r]) * c > slack", "(m_new[r] - m[r]) * c > 1e30f"},
+    {"40", "weights may exceed what FP16 holds", "constexpr float slack = 8;", "constexpr float slack = 20;"},
+    {"40", "l is not rescaled", "      l[r] *= keep[r];\n", ""},
+    {"40", "the last rescaling is forgotten", "    for (; j >= 0; --j) block(j, false);\n    if (raised) rescale_O();\n", "    for (; j >= 0; --j) block(j, false);\n"},
     {"36", "O is rescaled too late for the last block", "    for (; j >= 0; --j) block(j, false);\n    if (rescales_late<d>) rescale_O();\n", "    for (; j >= 0; --j) block(j, false);\n"},
 };
 

@@ -82,14 +82,14 @@ Twin twin_traffic(const Step& step, const Question& q) {
   // Steps that move what an earlier one moves have no line of their own.
   const std::map<std::string, std::string> same = {{"21", "20"}, {"22", "20"}, {"23", "20"}, {"24", "20"},
                                                    {"25", "20"}, {"30", "26"}, {"32", "31"}, {"33", "31"},
-                                                   {"34", "31"}, {"35", "31"}, {"36", "31"}};
+                                                   {"34", "31"}, {"35", "31"}, {"36", "31"}, {"40", "31"}};
   const auto alias = same.find(step.number());
   const auto twin = twins.find(alias == same.end() ? step.number() : alias->second);
   if (twin == twins.end()) return {};
   const auto traffic =
       tw::every_head<float>(q.problem, q.inputs.Q.data(), q.inputs.K.data(), q.inputs.V.data(), twin->second).traffic;
   Twin result{traffic.read, traffic.written, step.number() < "10"};
-  if (step.number() == "36") {
+  if (step.number() >= "36") {
     const Problem& p = q.problem;
     const int64_t Br = p.dim == 64 ? 192 : 128, Tr = (p.seq_q + Br - 1) / Br, heads = p.batch * p.heads;
     // Every piece of work is taken by adding to a counter of 4 bytes (the ledger has that as written), which is cleared
