@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "machine.h"
+#include "timeline.h"
 
 namespace simulator {
 namespace {
@@ -22,6 +23,9 @@ void complete(Thread& thread, const std::vector<int>& group) {
   }
 }
 
+// For the timeline: the lanes of a warp copy together.
+const void* gates_of(const Thread& t) { return &t.cta->threads[static_cast<size_t>(t.warp() * warp_size)].groups; }
+
 }  // namespace
 
 void async_copy(void* destination, const void* source, int bytes, int valid, Site site) {
@@ -37,6 +41,7 @@ void async_copy(void* destination, const void* source, int bytes, int valid, Sit
     self.cta->copies.pop_back();
     return;
   }
+  if (recording) note_copy(Operation::Kind::copy, bytes, gates_of(self), self.commits, true, site);
   std::memset(destination, 0xFF, static_cast<size_t>(bytes));  // poison: nobody may read it yet
   const Schedule schedule = machine.options.schedule;
   if (schedule == Schedule::early || (schedule == Schedule::random && machine.random() % 2)) deliver(self.cta->copies[index]);
@@ -48,6 +53,7 @@ void async_commit(Site site) {
   Thread& self = *machine.thread;
   self.groups.push_back(std::move(self.uncommitted));
   self.uncommitted.clear();
+  ++self.commits;
 }
 
 void async_wait(int groups_left_pending, Site site) {
@@ -58,6 +64,8 @@ void async_wait(int groups_left_pending, Site site) {
     complete(self, self.groups.front());
     self.groups.erase(self.groups.begin());
   }
+  if (recording && static_cast<int>(self.commits) > groups_left_pending)
+    note_wait(gates_of(self), self.commits - 1 - static_cast<uint32_t>(groups_left_pending), site);
 }
 
 void finish_copies(Thread& thread) {

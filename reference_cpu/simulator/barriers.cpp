@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "machine.h"
+#include "timeline.h"
 
 namespace simulator {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 // Opens the barrier: all that arrived have released, the sleepers acquire and wake.
 void complete(Barrier& barrier) {
   ++machine.ledger.barriers;
+  ++barrier.completed;
   std::vector<Thread*> sleepers;
   std::vector<Release> others;
   sleepers.swap(barrier.sleepers);
@@ -60,6 +62,8 @@ void arrive_at_barrier(const char* call, int id, int threads, Site site, bool sl
   barrier.expected = threads;
   if (barrier.arrivals == 0) barrier.first = site;
   ++barrier.arrivals;
+  if (recording) note_arrival(&barrier, barrier.completed);
+  if (recording && sleeps) note_wait(&barrier, barrier.completed, site);
   if (sleeps) barrier.sleepers.push_back(&self);
   else barrier.others.push_back(release(self));
   if (is_complete(barrier, *self.cta)) {

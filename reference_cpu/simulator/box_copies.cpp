@@ -6,6 +6,7 @@
 
 #include "machine.h"
 #include "memory.h"
+#include "timeline.h"
 
 namespace simulator {
 namespace {
@@ -193,6 +194,7 @@ void box_load(void* shared, const void* map, void* address, const int* at, int r
   engine_write(shared, covered, self, index | in_flight_box, place_of(site));
   cta.loads.push_back(load);
   ++barrier.in_flight;
+  if (recording) note_copy(Operation::Kind::copy, static_cast<double>(load.bytes), &barrier, load.phase, false, site);
   std::memset(shared, 0xFF, covered);  // poison: nobody may read it yet
   if (lands_at_issue()) land(cta.loads.back(), index);
 }
@@ -218,6 +220,9 @@ void box_store(const void* map, const void* shared, const int* at, int rank, Sit
                    {store.time, self.store_engine | place_of(site) * most_threads}, good) ||
       !touch_rows(store.box, Access::write, site))
     return;
+  if (recording)
+    note_copy(Operation::Kind::store, static_cast<double>(box_bytes(store.box.map)), &self.store_groups, self.store_commits,
+              false, site);
   if (lands_at_issue()) carry_out(store);
   self.open_stores.push_back(std::move(store));
 }
@@ -227,6 +232,7 @@ void box_commit(Site site) {
   Thread& self = *machine.thread;
   self.store_groups.push_back(std::move(self.open_stores));
   self.open_stores.clear();
+  ++self.store_commits;
 }
 
 void box_wait_read(int groups_left_pending, Site site) {
@@ -240,6 +246,8 @@ void box_wait_read(int groups_left_pending, Site site) {
     }
     self.store_groups.erase(self.store_groups.begin());
   }
+  if (recording && static_cast<int>(self.store_commits) > groups_left_pending)
+    note_wait(&self.store_groups, self.store_commits - 1 - static_cast<uint32_t>(groups_left_pending), site);
 }
 
 void fence_proxy_async(Site site) {

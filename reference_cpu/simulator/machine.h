@@ -67,10 +67,12 @@ struct Thread {
 
   // box stores
   std::vector<BoxStore> open_stores;
+  uint32_t store_commits = 0;  ///< so far
   std::vector<std::vector<BoxStore>> store_groups;  ///< committed and not waited for, oldest first
 
   // cp.async
   std::vector<int> uncommitted;          ///< indices into Cta::copies
+  uint32_t commits = 0;                  ///< so far
   std::vector<std::vector<int>> groups;  ///< committed, oldest first
 
   int warp() const { return id / warp_size; }
@@ -96,6 +98,7 @@ struct Barrier {
   int expected = 0;                ///< 0: every thread that has not returned
   Site first{};                    ///< the call of the first that arrived
   int arrivals = 0;
+  uint32_t completed = 0;          ///< times so far
   std::vector<Thread*> sleepers;   ///< those that arrived and wait
   std::vector<Release> others;     ///< those that arrived and went on
 };

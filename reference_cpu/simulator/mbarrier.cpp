@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "machine.h"
+#include "timeline.h"
 
 namespace simulator {
 namespace {
@@ -54,6 +55,7 @@ void arrive(Mbarrier& b, const char* instruction, Site site) {
              number(b.bytes, "byte") + ".",
          site);
   b.arrivals.push_back(release(*machine.thread));
+  if (recording) note_arrival(&b, b.phase);
   --b.pending;
   try_complete(b, nullptr);
 }
@@ -181,6 +183,7 @@ void mbarrier_wait(void* address, int parity, Site site) {
     self.mbarrier = nullptr;
   }
   b.observed = std::max(b.observed, b.phase);
+  if (recording && b.phase > 0) note_wait(&b, b.phase - 1, site);
   if (b.clock) acquire(self, b.clock, b.from, b.to);
 }
 

@@ -14,6 +14,7 @@
 #include <stdexcept>
 
 #include "machine.h"
+#include "timeline.h"
 
 /// The kernel's built-in variables, rewritten at every switch of fibers. See hardware/simt.h.
 simulator::Index3 threadIdx, blockIdx, blockDim, gridDim;
@@ -188,12 +189,14 @@ void run_cta(int number, Stacks& stacks) {
     set_runnable(id, true);
   }
   start_cta_memory();
+  if (machine.options.timeline && number == 0) start_recording(cta.collectives.size());
   machine.thread = nullptr;
   Thread* first = next_thread(machine.options.schedule == Schedule::late ? 0 : count - 1);
   run(*first);
   ctx::transfer_t back = ctx::jump_fcontext(first->context, nullptr);
   (void)back;
   machine.thread = nullptr;
+  if (recording) end_recording();
   const bool finished = cta.live == 0;
   if (!finished && scheduler.fault.empty()) report_blocked();
   for (Thread& t : cta.threads) finish_copies(t);

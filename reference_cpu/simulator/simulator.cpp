@@ -5,6 +5,7 @@
 #include <set>
 
 #include "machine.h"
+#include "timeline.h"
 
 namespace simulator {
 
@@ -16,6 +17,7 @@ void reset(const Options& options) {
   machine.reported.clear();
   machine.sites.clear();
   machine.random.seed(options.seed);
+  forget_recorded();
 }
 
 const Ledger& ledger() { return machine.ledger; }

@@ -61,6 +61,7 @@ struct Options {
   Schedule schedule = Schedule::early;
   uint64_t seed = 1;
   Mutant mutant;
+  bool timeline = false;  ///< record the first CTA of each launch, for timeline.h
 };
 
 /// A fault found while a kernel ran. Each is reported once, not once per lane.

@@ -7,6 +7,7 @@
 
 #include "machine.h"
 #include "memory.h"
+#include "timeline.h"
 
 namespace simulator {
 namespace {
@@ -254,6 +255,8 @@ void wgmma(const WgmmaArguments& arguments, Site site) {
   }
   auto copy = arguments;
   warpgroup_collective("wgmma", &copy, issue, site);
+  const Warpgroup& group = *own_warpgroup();
+  if (recording) note_product(2.0 * 16 * 16 * 2 * arguments.count, &group, group.open_group);  // 16 rows a warp
 }
 
 void wgmma_commit(Site site) {
@@ -275,6 +278,7 @@ void wgmma_wait(int groups_left_pending, const RegisterArray* arrays, int count,
       },
       site);
   Warpgroup& group = *own_warpgroup();
+  if (recording && group.complete_groups > 0) note_wait(&group, group.complete_groups - 1, site);
   self.tensor_engine = group.engine;
   self.tensor_known = group.complete_time;
   const auto t = static_cast<size_t>(self.id % warpgroup_size);

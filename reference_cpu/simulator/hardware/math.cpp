@@ -1,6 +1,8 @@
 /// @file
 #include "math.h"
 
+#include "../timeline.h"
+
 inline namespace simulated {
 namespace {
 
@@ -15,16 +17,19 @@ float multiply_add(float a, float b, float c) {
 
 float exp2_approx(float x) {
   simulator::count(simulator::Count::exponentials, 1);
+  if (simulator::recording) [[unlikely]] simulator::note_arithmetic(true);
   return flush(std::exp2f(flush(x)));
 }
 
 float reciprocal(float x) {
   simulator::count(simulator::Count::divisions, 1);
+  if (simulator::recording) [[unlikely]] simulator::note_arithmetic(false);
   return flush(1.0f / flush(x));
 }
 
 float rescale(float x, float factor) {
   simulator::count(simulator::Count::rescales, 1);
+  if (simulator::recording) [[unlikely]] simulator::note_arithmetic(false);
   return x * factor;
 }
 

@@ -2,6 +2,7 @@
 /// The 32 lanes' parts are put together to whole matrices, multiplied, and handed back.
 #include "mma.h"
 
+#include "../timeline.h"
 #include "half.h"
 
 inline namespace simulated {
@@ -48,6 +49,7 @@ void multiply(void* const* lanes, unsigned) {
 void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const char* file, int line) {
   Parts parts{c, a, b0, b1};
   simulator::warp_collective("mma.sync", 0xFFFFFFFFu, &parts, multiply, SIMULATOR_SITE);
+  if (simulator::recording) simulator::note_product(2 * 16 * 8 * 16, nullptr, 0);
 }
 
 }  // namespace simulated
