@@ -14,6 +14,7 @@ void add_run(CLI::App& app, Command& chosen);
 void add_list(CLI::App& app, Command& chosen);
 void add_bench(CLI::App& app, Command& chosen);
 void add_profile(CLI::App& app, Command& chosen);
+void add_timeline(CLI::App& app, Command& chosen);
 void add_diff(CLI::App& app, Command& chosen);
 void add_doctor(CLI::App& app, Command& chosen);
 void add_test(CLI::App& app, Command& chosen);

@@ -40,7 +40,8 @@ int run(int argc, char** argv) {
       "could run.");
   Command chosen = show_ladder;
   for (auto add :
-       {add_run, add_list, add_bench, add_profile, add_diff, add_exercise, add_doctor, add_test, add_docs})
+       {add_run, add_list, add_bench, add_profile, add_timeline, add_diff, add_exercise, add_doctor, add_test,
+        add_docs})
     add(app, chosen);
   app.require_subcommand(0, 1);
   try {
