@@ -12,19 +12,18 @@ namespace simulator {
 namespace {
 
 constexpr uint64_t map_magic = 0x54656E736F724D61u;
-constexpr int element = 2;                    // bytes
 constexpr size_t piece = 16;                  // bytes that the swizzle moves as one
 constexpr size_t most_box_bytes = 228 << 10;  // what the driver accepts: an SM's shared memory
 
-// The 128-byte swizzle, on an address of shared memory.
-unsigned char* swizzled(unsigned char* address) {
+// An address of shared memory, swizzled: of its bits 4..6 as many take part as the span has, with as many from bit 7 on.
+unsigned char* swizzled(unsigned char* address, const EncodedMap& map) {
   const auto a = reinterpret_cast<uintptr_t>(address);
-  return reinterpret_cast<unsigned char*>(a ^ (a >> 7 & 7) << 4);
+  return reinterpret_cast<unsigned char*>(a ^ ((a >> 7 << 4) & (map.span - 16u)));
 }
 
-size_t row_bytes(const EncodedMap& map) { return map.box[0] * element; }
+size_t row_bytes(const EncodedMap& map) { return map.box[0] * map.element; }
 size_t box_bytes(const EncodedMap& map) {
-  size_t bytes = element;
+  size_t bytes = map.element;
   for (int i = 0; i < map.rank; ++i) bytes *= map.box[i];
   return bytes;
 }
@@ -36,6 +35,7 @@ size_t covered_bytes(const EncodedMap& map) { return (box_bytes(map) + 127) / 12
 template <typename Visit>
 void for_each_row(const Box& box, Visit visit) {
   const EncodedMap& map = box.map;
+  const int element = map.element;
   const int64_t width = map.box[0], left = box.at[0], right = static_cast<int64_t>(map.size[0]) - left;
   const int64_t begin = std::clamp<int64_t>(-left, 0, width), end = std::clamp<int64_t>(right, begin, width);
   uint32_t i[5] = {};
@@ -58,10 +58,10 @@ void land(BoxLoad& load, uint32_t index) {
   load.delivered = true;
   const size_t width = row_bytes(load.box.map);
   for_each_row(load.box, [&](size_t row, const unsigned char* global, int begin, int end) {
-    unsigned char line[256 * element] = {};
+    unsigned char line[128] = {};
     if (begin < end && load.readable) std::memcpy(line + begin, global + begin, static_cast<size_t>(end - begin));
     unsigned char* shared = load.destination + row * width;
-    for (size_t p = 0; p < width; p += piece) std::memcpy(swizzled(shared + p), line + p, piece);
+    for (size_t p = 0; p < width; p += piece) std::memcpy(swizzled(shared + p, load.box.map), line + p, piece);
   });
   Mbarrier& barrier = *load.barrier;
   written_by_engine(load.destination, covered_bytes(load.box.map), index | in_flight_box,
@@ -74,9 +74,9 @@ void carry_out(BoxStore& store) {
   store.delivered = true;
   const size_t width = row_bytes(store.box.map);
   for_each_row(store.box, [&](size_t row, unsigned char* global, int begin, int end) {
-    unsigned char line[256 * element];
+    unsigned char line[128];
     auto* shared = const_cast<unsigned char*>(store.source) + row * width;
-    for (size_t p = 0; p < width; p += piece) std::memcpy(line + p, swizzled(shared + p), piece);
+    for (size_t p = 0; p < width; p += piece) std::memcpy(line + p, swizzled(shared + p, store.box.map), piece);
     if (begin < end) std::memcpy(global + begin, line + begin, static_cast<size_t>(end - begin));
   });
 }
@@ -93,10 +93,11 @@ Box box_of(const char* instruction, const void* map, const int* at, int rank, Si
          site);
   std::copy(at, at + rank, box.at);
   // The H200 stops with "illegal instruction" here.
-  if (at[0] * element % 16 != 0)
+  if (at[0] * box.map.element % 16 != 0)
     fail("misaligned",
          std::string(instruction) + " names coordinate " + std::to_string(at[0]) +
-             " in the innermost dimension; it must be a multiple of 8 elements, 16 bytes.",
+             " in the innermost dimension; it must be a multiple of " + std::to_string(16 / box.map.element) +
+             " elements, 16 bytes.",
          site);
   return box;
 }
@@ -120,7 +121,7 @@ bool touch_rows(const Box& box, Access access, Site site) {
     if (begin < end && locate(global + begin).space != Space::global)
       fail("address", "The tensor map describes memory that is not the GPU's global memory.", site);
     if (begin < end && good)
-      good = touch(global + begin, static_cast<size_t>(end - begin), element, access, *machine.thread, place);
+      good = touch(global + begin, static_cast<size_t>(end - begin), box.map.element, access, *machine.thread, place);
   });
   return good;
 }
@@ -133,7 +134,7 @@ bool lands_at_issue() {
 }  // namespace
 
 void encode_tensor_map(void* map, const void* base, int rank, const uint64_t* size, const uint64_t* stride,
-                       const uint32_t* box) {
+                       const uint32_t* box, int element, int span) {
   auto refuse = [](const std::string& why) {
     throw std::runtime_error("The tensor map is refused: " + why + " (cuTensorMapEncodeTiled).");
   };
@@ -146,6 +147,8 @@ void encode_tensor_map(void* map, const void* base, int rank, const uint64_t* si
   encoded.magic = map_magic;
   encoded.base = reinterpret_cast<uint64_t>(base);
   encoded.rank = rank;
+  encoded.element = static_cast<uint16_t>(element);
+  encoded.span = static_cast<uint16_t>(span);
   for (int i = 0; i < rank; ++i) {
     if (size[i] < 1 || size[i] > uint64_t{1} << 32)
       refuse(of("the size", i) + std::to_string(size[i]) + "; 1 to 4294967296 elements are possible");
@@ -153,13 +156,14 @@ void encode_tensor_map(void* map, const void* base, int rank, const uint64_t* si
     if (i > 0 && (stride[i - 1] % 16 != 0 || stride[i - 1] >= uint64_t{1} << 40))
       refuse(of("the stride", i) + std::to_string(stride[i - 1]) + " bytes; it must be a multiple of 16 and below 2^40");
     encoded.size[i] = size[i];
-    encoded.stride[i] = i > 0 ? stride[i - 1] : element;
+    encoded.stride[i] = i > 0 ? stride[i - 1] : encoded.element;
     encoded.box[i] = box[i];
   }
-  if (box[0] * element > 128)
-    refuse("the box is " + std::to_string(box[0] * element) + " bytes wide; the 128-byte swizzle allows at most 128");
-  if (box[0] * element % 16 != 0)
-    refuse("the box is " + std::to_string(box[0] * element) + " bytes wide; it must be a multiple of 16");
+  const size_t width = row_bytes(encoded);
+  if (width > encoded.span)
+    refuse("the box is " + std::to_string(width) + " bytes wide; the " + std::to_string(span) +
+           "-byte swizzle allows at most " + std::to_string(span));
+  if (width % 16 != 0) refuse("the box is " + std::to_string(width) + " bytes wide; it must be a multiple of 16");
   if (box_bytes(encoded) > most_box_bytes)
     refuse("the box has " + std::to_string(box_bytes(encoded)) + " bytes; shared memory has 233472");
   static_assert(sizeof encoded <= 128);

@@ -100,7 +100,7 @@ void mbarrier_wait(void* barrier, int parity, Site site);
 
 /// Writes a map of at most 128 bytes. Throws std::runtime_error with the rule and the number that breaks it.
 void encode_tensor_map(void* map, const void* base, int rank, const uint64_t* size, const uint64_t* stride,
-                       const uint32_t* box);
+                       const uint32_t* box, int element_bytes, int swizzle_span);
 /// @param at  coordinates of the box's first element, innermost first
 void box_load(void* shared, const void* map, void* barrier, const int* at, int rank, Site site);
 void box_store(const void* map, const void* shared, const int* at, int rank, Site site);
@@ -110,6 +110,8 @@ void fence_proxy_async(Site site);
 
 // --- matrices of a warpgroup: hardware/wgmma.h ---------------------------------------------------------------------
 
+/// What a factor of wgmma consists of.
+enum class Number { half, e4m3, e5m2 };
 /// What one thread passes to wgmma.
 struct WgmmaArguments {
   float* c;
@@ -117,6 +119,7 @@ struct WgmmaArguments {
   const uint32_t* a_registers;  ///< four, or null: A lies in shared memory
   uint64_t a, b;                ///< descriptors
   bool accumulate, mn_major;    ///< mn_major: B lies as [K][N]
+  Number a_number = Number::half, b_number = Number::half;
 };
 /// Registers that a thread names.
 struct RegisterArray {

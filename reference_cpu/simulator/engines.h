@@ -41,6 +41,7 @@ struct EncodedMap {
   uint64_t stride[5];  ///< in bytes, of each dimension
   uint32_t box[5];     ///< in elements
   int rank;
+  uint16_t element, span;  ///< bytes of an element, and of the swizzle
 };
 
 /// The part of a tensor that one instruction copies.
@@ -118,6 +119,7 @@ struct Multiplication {
   uint64_t group;
   Time time;  ///< of its reads, on the warpgroup's tensor engine
   Site site;
+  Number a_number = Number::half, b_number = Number::half;
 };
 
 struct Warpgroup {

@@ -1,155 +1,15 @@
 /// @file
 /// The tensor cores of a warpgroup: matrices from shared memory and registers, multiplied at some moment between issue and
-/// wait (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions").
+/// wait (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"). tensor_core.cpp multiplies.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "machine.h"
-#include "memory.h"
+#include "tensor_core.h"
 #include "timeline.h"
 
 namespace simulator {
 namespace {
-
-// --- operands in shared memory ------------------------------------------------------------------------------------
-
-// The fields of a matrix descriptor, in bytes.
-struct Tile {
-  uint32_t start, leading, stride;
-  explicit Tile(uint64_t d)
-      : start(static_cast<uint32_t>(d & 0x3FFF) << 4),
-        leading(static_cast<uint32_t>(d >> 16 & 0x3FFF) << 4),
-        stride(static_cast<uint32_t>(d >> 32 & 0x3FFF) << 4) {}
-  static uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
-  // Eight halves that lie together: of row `row` from k = 8 * piece on,
-  uint32_t k_major(uint32_t row, uint32_t piece) const {
-    return swizzled(start + row / 8 * stride + row % 8 * 128 + piece * 16);
-  }
-  // or of k from row 8 * piece on.
-  uint32_t mn_major(uint32_t k, uint32_t piece) const {
-    return swizzled(start + piece / 8 * leading + k / 8 * stride + k % 8 * 128 + piece % 8 * 16);
-  }
-};
-
-void check_descriptor(uint64_t descriptor, bool mn_major, const char* which, Site site) {
-  const Tile tile(descriptor);
-  char where[32];
-  std::snprintf(where, sizeof where, "shared+0x%x", tile.start);
-  if (descriptor >> 62 != 1)
-    fail("misaligned",
-         std::string("The descriptor of wgmma's factor ") + which +
-             " does not say 128-byte swizzle; was it made by "
-             "descriptor()?",
-         site);
-  if (tile.start & 0x380)
-    fail("misaligned",
-         std::string("wgmma's factor ") + which + " begins at " + where +
-             ", inside a swizzle pattern: a tile begins at a multiple of 1024 bytes, its rows are taken by eights.",
-         site);
-  if (mn_major ? tile.start & 0x7F : (tile.start & 0x7F) > 96)
-    fail("misaligned",
-         std::string("wgmma's factor ") + which + " begins at " + where + ", too far inside a line of 128 bytes.", site);
-}
-
-// Calls visit(address, row, k) for every eight halves of a factor of `rows` rows and 16 columns.
-template <typename Visit>
-void for_each_piece(uint64_t descriptor, bool mn_major, int rows, Visit visit) {
-  const Tile tile(descriptor);
-  if (mn_major) {
-    for (int k = 0; k < 16; ++k)
-      for (int n = 0; n < rows; n += 8) visit(tile.mn_major(static_cast<uint32_t>(k), static_cast<uint32_t>(n / 8)), n, k);
-  } else {
-    for (int n = 0; n < rows; ++n)
-      for (int k = 0; k < 16; k += 8) visit(tile.k_major(static_cast<uint32_t>(n), static_cast<uint32_t>(k / 8)), n, k);
-  }
-}
-
-// Bounds, races, proxies. The tensor cores read for all four warps.
-void check_factor(uint64_t descriptor, bool mn_major, int rows, Warpgroup& group, const Multiplication& op) {
-  const int warpgroup = machine.thread->warpgroup();
-  Thread* issuers[4];
-  for (int w = 0; w < 4; ++w)
-    issuers[w] = &machine.cta->threads[static_cast<size_t>(warpgroup * warpgroup_size + w * warp_size)];
-  const size_t slot = tensor_slots + static_cast<size_t>(warpgroup);
-  const Stamp stamp{op.time, group.engine | place_of(op.site) * most_threads};
-  Stamp good{};
-  for_each_piece(descriptor, mn_major, rows, [&](uint32_t window, int, int) {
-    const unsigned char* address = shared_at(window);
-    if (!address || !engine_read(address, 16, issuers, 4, slot, stamp, good)) {
-      char where[32];
-      std::snprintf(where, sizeof where, "shared+0x%x", window);
-      fail("out of bounds", std::string("wgmma reads 16 bytes at ") + where + ", beyond the CTA's shared memory.", op.site);
-    }
-  });
-}
-
-// --- the multiplication ----------------------------------------------------------------------------------------------
-
-float value_of(uint16_t half) {
-  const uint32_t rest = static_cast<uint32_t>(half & 0x7FFF) << 13;
-  float magnitude;
-  std::memcpy(&magnitude, &rest, 4);
-  magnitude *= 0x1p112f;
-  uint32_t bits;
-  std::memcpy(&bits, &magnitude, 4);
-  if (rest >= 0x0F800000u) bits = rest | 0x7F800000u;
-  bits |= static_cast<uint32_t>(half & 0x8000) << 16;
-  std::memcpy(&magnitude, &bits, 4);
-  return magnitude;
-}
-
-alignas(64) float A[64][16], B[16][256];  // of the instruction that is being carried out
-
-void load_factors(const Multiplication& op, int columns) {
-  if (op.from_registers) {
-    for (int t = 0; t < warpgroup_size; ++t)
-      for (int r = 0; r < 4; ++r) {
-        const int row = t / 32 * 16 + t % 32 / 4 + r % 2 * 8, k = t % 4 * 2 + r / 2 * 8;
-        const uint32_t both = op.a_registers[static_cast<size_t>(t)][r];
-        A[row][k] = value_of(static_cast<uint16_t>(both));
-        A[row][k + 1] = value_of(static_cast<uint16_t>(both >> 16));
-      }
-  } else {
-    for_each_piece(op.a, false, 64, [](uint32_t window, int row, int k) {
-      uint16_t halves[8];
-      std::memcpy(halves, shared_at(window), 16);
-      for (int i = 0; i < 8; ++i) A[row][k + i] = value_of(halves[i]);
-    });
-  }
-  for_each_piece(op.b, op.mn_major, columns, [&](uint32_t window, int n, int k) {
-    uint16_t halves[8];
-    std::memcpy(halves, shared_at(window), 16);
-    for (int i = 0; i < 8; ++i) (op.mn_major ? B[k][n + i] : B[k + i][n]) = value_of(halves[i]);
-  });
-}
-
-// Eight columns at a time, of two rows: what the CPU's vector registers hold.
-using Eight = float __attribute__((vector_size(32)));
-
-void execute(Multiplication& op) {
-  op.executed = true;
-  Chain& chain = *op.chain;
-  const int columns = chain.columns;
-  load_factors(op, columns);
-  if (!op.accumulate) std::fill(chain.matrix.begin(), chain.matrix.end(), 0.0f);
-  for (int row = 0; row < 64; row += 2)
-    for (int n = 0; n < columns; n += 8) {
-      float* upper = chain.matrix.data() + row * columns + n;
-      float* lower = upper + columns;
-      Eight c0, c1;
-      std::memcpy(&c0, upper, sizeof c0);
-      std::memcpy(&c1, lower, sizeof c1);
-      for (int k = 0; k < 16; ++k) {
-        Eight b;
-        std::memcpy(&b, &B[k][n], sizeof b);
-        c0 += A[row][k] * b;
-        c1 += A[row + 1][k] * b;
-      }
-      std::memcpy(upper, &c0, sizeof c0);
-      std::memcpy(lower, &c1, sizeof c1);
-    }
-}
 
 // Where register i of thread t lies in the 64 x columns matrix.
 size_t element_of(int t, int i, int columns) {
@@ -203,16 +63,15 @@ void issue(Warpgroup& group, void* const* arguments, Site site) {
                     first.b,
                     group.open_group,
                     engine_time(group.engine),
-                    site};
+                    site,
+                    first.a_number,
+                    first.b_number};
   op.chain->group = op.group;
   if (op.from_registers)
     for (int t = 0; t < warpgroup_size; ++t)
       op.a_registers.push_back(static_cast<const WgmmaArguments*>(arguments[t])->a_registers);
-  else check_descriptor(op.a, false, "A", site);
-  check_descriptor(op.b, op.mn_major, "B", site);
-  if (!op.from_registers) check_factor(op.a, false, 64, group, op);
-  check_factor(op.b, op.mn_major, op.chain->columns, group, op);
-  count(Count::tensor_flops, static_cast<uint64_t>(2 * 64 * 16) * static_cast<uint64_t>(op.chain->columns));
+  check_factors(op, group);
+  count(Count::tensor_flops, static_cast<uint64_t>(2 * 64 * depth_of(op.a_number) * op.chain->columns));
   group.pipeline.push_back(std::move(op));
   const Schedule schedule = machine.options.schedule;
   if (schedule == Schedule::early || (schedule == Schedule::random && machine.random() % 2))

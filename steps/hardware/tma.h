@@ -7,25 +7,31 @@
 
 #include "launch.h"
 #include "mbarrier.h"
+#include "swizzle.h"
 
 inline namespace gpu {
 
 /// A tensor in global memory and the box that one instruction copies. A kernel takes it as `const __grid_constant__`.
 using TensorMap = CUtensorMap;
 
-/// Describes a tensor of halves.
+/// What a tensor consists of. A byte is one FP8 number.
+enum class Element { half, byte };
+
+/// Describes a tensor.
 ///
 /// In shared memory a box lies packed, its first dimension innermost, and swizzled: of each 1024 bytes, the 16-byte piece p
-/// of the 128-byte row r lies where piece p xor r would. So the innermost extent of the box is 64 halves, and the box begins
-/// at a multiple of 1024 bytes. Elements outside the tensor are read as zeros and never written.
+/// of the 128-byte row r lies where piece p xor r would. So the innermost extent of the box is 128 bytes (64 halves), and the
+/// box begins at a multiple of 1024 bytes; for shorter rows see Swizzle. Elements outside the tensor are read as zeros and
+/// never written.
 /// @param base     of the tensor, aligned to 16 bytes
 /// @param size     elements along each dimension, innermost first; at least 1
 /// @param stride   bytes from one element to the next along dimensions 1, 2, ...; multiples of 16
-/// @param box      elements of the box along each dimension, 1 .. 256
+/// @param box      elements of the box along each dimension, 1 .. 256; along the innermost at most the swizzle's span
 /// @throws std::runtime_error  the driver refuses (Driver API, cuTensorMapEncodeTiled)
 template <int rank>
 TensorMap tensor_map(const void* base, const uint64_t (&size)[rank], const uint64_t (&stride)[rank - 1],
-                     const uint32_t (&box)[rank]) {
+                     const uint32_t (&box)[rank], Element element = Element::half,
+                     Swizzle swizzle = Swizzle::bytes_128) {
   static const auto encode = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found;
@@ -37,16 +43,19 @@ TensorMap tensor_map(const void* base, const uint64_t (&size)[rank], const uint6
   uint32_t one[rank];
   for (uint32_t& x : one) x = 1;
   const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, rank, const_cast<void*>(base), size, stride, box, one,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(&map, element == Element::half ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8, rank,
+             const_cast<void*>(base), size, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             swizzle == Swizzle::bytes_128  ? CU_TENSOR_MAP_SWIZZLE_128B
+             : swizzle == Swizzle::bytes_64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                            : CU_TENSOR_MAP_SWIZZLE_32B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
     throw std::runtime_error("The driver refused a tensor map (CUresult " + std::to_string(result) +
                              "); the rules stand at cuTensorMapEncodeTiled in the Driver API.");
   return map;
 }
 
-/// Starts to copy the box at (x0, x1, x2, x3) to shared memory; x0 is a multiple of 8 halves. When its bytes have landed
+/// Starts to copy the box at (x0, x1, x2, x3) to shared memory; x0 is a multiple of 16 bytes (8 halves). When its bytes have landed
 /// they count at `full`, all of the box, zeros outside the tensor included.
 /// PTX `cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier`.
 __device__ __forceinline__ void tma_load(void* shared, const TensorMap& map, Mbarrier& full, int x0, int x1, int x2,
@@ -58,7 +67,7 @@ __device__ __forceinline__ void tma_load(void* shared, const TensorMap& map, Mba
       : "memory");
 }
 
-/// Starts to copy a box from shared memory to (x0, x1, x2, x3), x0 a multiple of 8 halves, none negative; what lies beyond
+/// Starts to copy a box from shared memory to (x0, x1, x2, x3), x0 a multiple of 16 bytes, none negative; what lies beyond
 /// the tensor's end is left out.
 /// PTX `cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group`.
 __device__ __forceinline__ void tma_store(const TensorMap& map, const void* shared, int x0, int x1, int x2, int x3) {

@@ -7,23 +7,28 @@
 /// shared memory that it reads.
 #pragma once
 
-#include "simt.h"
+#include <type_traits>
+
+#include "fp8.h"
+#include "swizzle.h"
 
 inline namespace simulated {
 
 /// Where a factor lies in shared memory and how (ISA "Matrix descriptor"): of the low word, bits 0..13 are address / 16 and
-/// bits 16..29 leading bytes / 16; of the high word, bits 0..13 are stride bytes / 16 and bits 30..31 the swizzle, 1 for 128
-/// bytes. The address is in the low word, so that advancing is one addition of 32 bits.
+/// bits 16..29 leading bytes / 16; of the high word, bits 0..13 are stride bytes / 16 and bits 30..31 the swizzle. The
+/// address is in the low word, so that advancing is one addition of 32 bits.
 struct Descriptor {
   uint32_t low, high;
 };
 
-/// Describes a tile in the 128-byte swizzle in which the copy engine writes it, beginning at a multiple of 1024 bytes.
-/// @param leading_bytes  K-major: not used; MN-major: from 64 columns to the next 64
-/// @param stride_bytes   from 8 rows of 128 bytes to the next 8
-Descriptor descriptor(const void* shared, int leading_bytes, int stride_bytes, SIMULATOR_SITE_PARAMETERS);
+/// Describes a tile in the swizzle in which the copy engine writes it, beginning at a multiple of 8 spans (1024 bytes).
+/// @param leading_bytes  K-major: not used; MN-major: from one span of columns (64 halves) to the next
+/// @param stride_bytes   from 8 rows of one span (128 bytes) to the next 8
+Descriptor descriptor(const void* shared, int leading_bytes, int stride_bytes, Swizzle swizzle = Swizzle::bytes_128,
+                      SIMULATOR_SITE_PARAMETERS);
 
-/// The same tile, beginning `bytes` later: the next 16 columns (32 bytes, K-major) or rows (2048 bytes, MN-major).
+/// The same tile, beginning `bytes` later: the next 16 columns of halves or 32 of FP8 (32 bytes, K-major), or the next 16
+/// rows (2048 bytes, MN-major).
 __forceinline__ Descriptor advance(Descriptor d, int bytes) { return {d.low + static_cast<uint32_t>(bytes >> 4), d.high}; }
 
 /// How the right factor lies: k_major as [N][K], MN_major as [K][N].
@@ -121,6 +126,50 @@ __forceinline__ void wgmma(float (&c)[count], const uint32_t (&a)[4], Descriptor
                            SIMULATOR_SITE_PARAMETERS) {
   static_assert(count % 4 == 0 && count <= 128, "N is a multiple of 8 up to 256");
   simulator::wgmma({c, count, a, 0, bits_of(b), accumulate, major == Major::mn}, SIMULATOR_SITE);
+}
+
+template <typename T>
+constexpr simulator::Number number_of = std::is_same_v<T, e4m3> ? simulator::Number::e4m3 : simulator::Number::e5m2;
+template <typename T>
+constexpr bool is_fp8 = std::is_same_v<T, e4m3> || std::is_same_v<T, e5m2>;
+
+/// C[64][N] = A[64][32] B[32][N], added to C if `accumulate`: FP8 factors, sums in an accumulator that holds about 13 bits
+/// behind the leading one, stored as floats. Both factors are K-major: A as [64][K], B as [N][K].
+/// PTX wgmma.mma_async.sync.aligned.m64nNk32.f32.{e4m3,e5m2}.{e4m3,e5m2}.
+///
+/// C lies in registers as wgmma's. Thread t of the warpgroup (w = t / 32, g = t % 32 / 4, q = t % 4) holds
+///
+///     a[r], byte b:      row 16 w + g + 8 (r % 2), k = 4 q + b + 16 (r / 2)
+///
+/// In shared memory, with `span` the swizzle's bytes and x its exclusive or (see Swizzle),
+///
+///     A, B:  (row, k) at x(start + row / 8 * stride + row % 8 * span + k)
+///
+/// So a thread does not hold the sums of one product where the next one wants them as A: of row g and columns 16 j .. it has
+/// c[8 j + 0, 1, 4, 5], columns 2q, 2q + 1, 2q + 8, 2q + 9, and a[0] is k = 4q .. 4q + 3. They may stay with their thread if
+/// the k of B have the same order: places 0 .. 15 of every sixteen are 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15.
+///
+/// How the sums lose bits is told at Options::narrow_fp8_sums (simulator.h).
+/// @tparam Left   e4m3 or e5m2: the elements of A
+/// @tparam Right  those of B
+/// @param c       N / 2 registers a thread
+/// @param a       a descriptor
+/// @param b       a descriptor
+template <typename Left, typename Right = Left, int count>
+__forceinline__ void wgmma_fp8(float (&c)[count], Descriptor a, Descriptor b, bool accumulate, SIMULATOR_SITE_PARAMETERS) {
+  static_assert(is_fp8<Left> && is_fp8<Right>);
+  static_assert(count % 4 == 0 && count <= 128, "N is a multiple of 8 up to 256");
+  simulator::wgmma({c, count, nullptr, bits_of(a), bits_of(b), accumulate, false, number_of<Left>, number_of<Right>},
+                   SIMULATOR_SITE);
+}
+
+/// The same with A in four registers a thread.
+template <typename Left, typename Right = Left, int count>
+__forceinline__ void wgmma_fp8(float (&c)[count], const uint32_t (&a)[4], Descriptor b, bool accumulate,
+                               SIMULATOR_SITE_PARAMETERS) {
+  static_assert(is_fp8<Left> && is_fp8<Right>);
+  static_assert(count % 4 == 0 && count <= 128, "N is a multiple of 8 up to 256");
+  simulator::wgmma({c, count, a, 0, bits_of(b), accumulate, false, number_of<Left>, number_of<Right>}, SIMULATOR_SITE);
 }
 
 }  // namespace simulated
