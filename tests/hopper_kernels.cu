@@ -11,19 +11,10 @@
 #include <hardware/wgmma.h>
 
 #include <cstring>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
-#include "tests/hardware_kernels.h"
+#include "tests/run_kernels.h"
 
 namespace {
-
-struct Words {
-  const uint32_t* in;
-  uint32_t* out;
-  int in_words, out_words;
-};
 
 // A matrix of halves [rows][columns] in global memory, in boxes of 64 columns.
 template <int box_rows>
@@ -331,10 +322,6 @@ void run_plain(const char* name, const Device& device, const Words& w) {
   launch(name, kernel, 1, threads, shared_bytes, device, w.in, w.out);
 }
 
-struct Entry {
-  const char* name;
-  void (*go)(const char* name, const Device& device, const Words& words);
-};
 #define PRODUCTS(N) \
   {"product_ss " #N " 64", run_product_ss<N, 64>}, { "product_rs " #N " 32", run_product_rs<N, 32> }
 
@@ -362,69 +349,7 @@ const Entry entries[] = {
     {"registers", run_plain<registers, 384, 0>},
 };
 
-#ifdef __CUDACC__
-// Runs on the GPU and returns when it is done.
-void run(const Entry& e, const std::vector<uint32_t>& in, std::vector<uint32_t>& out) {
-  void *device_in = nullptr, *device_out = nullptr;
-  check_cuda(cudaMalloc(&device_in, in.size() * 4 + 4), "Allocating");
-  check_cuda(cudaMalloc(&device_out, out.size() * 4), "Allocating");
-  check_cuda(cudaMemcpy(device_in, in.data(), in.size() * 4, cudaMemcpyHostToDevice), "Copying in");
-  check_cuda(cudaMemcpy(device_out, out.data(), out.size() * 4, cudaMemcpyHostToDevice), "Copying in");
-  e.go(e.name, current_device(nullptr),
-       {static_cast<const uint32_t*>(device_in), static_cast<uint32_t*>(device_out), static_cast<int>(in.size()),
-        static_cast<int>(out.size())});
-  check_cuda(cudaMemcpy(out.data(), device_out, out.size() * 4, cudaMemcpyDeviceToHost), std::string("Running ") + e.name);
-  check_cuda(cudaFree(device_in), "Freeing");
-  check_cuda(cudaFree(device_out), "Freeing");
-}
-#else
-// In the schedules early and late, and in four drawn ones. All must agree.
-void run(const Entry& e, const std::vector<uint32_t>& in, std::vector<uint32_t>& out) {
-  const std::vector<uint32_t> before = out;
-  for (uint64_t i = 0; i < 6; ++i) {
-    simulator::free_all();
-    simulator::reset({i == 0   ? simulator::Schedule::early
-                      : i == 1 ? simulator::Schedule::late
-                               : simulator::Schedule::random,
-                      i,
-                      {}});
-    auto* device_in = static_cast<uint32_t*>(simulator::allocate(in.size() * 4, "in"));
-    auto* device_out = static_cast<uint32_t*>(simulator::allocate(out.size() * 4, "out"));
-    std::copy(in.begin(), in.end(), device_in);
-    std::copy(before.begin(), before.end(), device_out);
-    e.go(e.name, current_device(nullptr),
-         {device_in, device_out, static_cast<int>(in.size()), static_cast<int>(out.size())});
-    for (const simulator::Report& r : simulator::reports()) throw std::runtime_error(r.kind + ": " + r.text);
-    const std::vector<uint32_t> now(device_out, device_out + out.size());
-    if (i > 0 && now != out)
-      throw std::runtime_error(std::string(e.name) + " gives different results in different schedules.");
-    out = now;
-  }
-}
-#endif
-
-const char* keep(const std::string& sentence) {
-  static std::string kept;
-  kept = sentence;
-  return kept.c_str();
-}
-
 }  // namespace
-
-#define TEST_EXPORT extern "C" __attribute__((visibility("default")))
-
-TEST_EXPORT const char* flash_test_unavailable(void) {
-#ifdef __CUDACC__
-  int count = 0;
-  const cudaError_t code = cudaGetDeviceCount(&count);
-  if (code != cudaSuccess) return cudaGetErrorString(code);
-  if (count == 0) return "there is no GPU";
-  int major = 0;
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
-  if (major != 9) return "the GPU is no Hopper (compute capability 9.0)";
-#endif
-  return nullptr;
-}
 
 // Whether a tensor map is accepted. in: 12 pairs of words: offset of its base from a multiple of 1024, four sizes, three
 // strides, four extents. out: 1 or 0.
@@ -447,16 +372,5 @@ TEST_EXPORT const char* flash_test_run(const char* kernel, const uint32_t* in, i
     *out = accepts_map(in);
     return nullptr;
   }
-  for (const Entry& e : entries)
-    if (std::strcmp(e.name, kernel) == 0) {
-      try {
-        std::vector<uint32_t> result(out, out + out_words);
-        run(e, std::vector<uint32_t>(in, in + in_words), result);
-        std::memcpy(out, result.data(), result.size() * 4);
-        return nullptr;
-      } catch (const std::exception& error) {
-        return keep(error.what());
-      }
-    }
-  return keep(std::string("There is no kernel ") + kernel + ".");
+  return run_named(entries, kernel, in, in_words, out, out_words);
 }

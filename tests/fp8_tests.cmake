@@ -1,0 +1,10 @@
+# The wrappers that know FP8, on each machine.
+flash_simulated_library(fp8_kernels ${CMAKE_CURRENT_SOURCE_DIR}/fp8_kernels.cu "" tests)
+flash_test(test_fp8_simulated 120 test_fp8.cpp fp8_kernels.simulated)
+target_compile_definitions(test_fp8_simulated PRIVATE FLASH_TEST_SIMULATED)
+if(FLASH_CUDA)
+  flash_gpu_library(fp8_kernels ${CMAKE_CURRENT_SOURCE_DIR}/fp8_kernels.cu "" tests 90a)
+  flash_test(test_fp8_gpu 60 test_fp8.cpp fp8_kernels.gpu)
+  set_tests_properties(test_fp8_gpu PROPERTIES LABELS gpu)
+endif()
+add_dependencies(test_symbols fp8_kernels.simulated)
