@@ -118,6 +118,9 @@ TEST_CASE("another model, another idle share") {
     CHECK(run(step).idle(slow_copies) > run(step).idle() + 0.2);
     CHECK(run(step).idle(slow_tensor) < run(step).idle() - 0.1);
   }
+  Model half_copies;  // what timeline.h says of it
+  half_copies.copy_bytes /= 2;
+  CHECK(std::abs(run("34").idle(half_copies) - run("33").idle(half_copies)) < 0.03);
   Model slow_exponentials;  // the unit, not the instructions, is then what softmax waits for
   slow_exponentials.exponentials = 1;
   CHECK(run("34").idle(slow_exponentials) > run("34").idle() + 0.2);

@@ -256,7 +256,7 @@ Steady steady_part(const Timeline& timeline) {
     return high;
   };
   const double begin = when_done(0.25), end = when_done(0.75);
-  return {begin, end, end > begin ? 1 - all / 2 / (end - begin) : 0};
+  return {begin, end, end > begin ? std::max(0.0, 1 - all / 2 / (end - begin)) : 0};
 }
 
 }  // namespace simulator
