@@ -71,9 +71,10 @@ std::string model_text() {
 }
 
 constexpr const char* caveat =
-    "The numbers about instructions are fitted to a profile of step 32, the copies' rate to one of 34; latencies are guesses. "
-    "The model leaves out other CTAs on the SM, ordinary loads and stores, ldmatrix, bank conflicts, misses of the L2, power, "
-    "and what the compiler moves. It teaches, it does not promise microseconds: absolute times may be off by a factor of two.";
+    "The numbers about instructions are fitted to a profile of step 32, the copies' rate to one of 34; latencies are "
+    "guesses. The model leaves out other CTAs on the SM, ordinary loads and stores, ldmatrix, bank conflicts, misses of the "
+    "L2, power, and what the compiler moves. It teaches, it does not promise microseconds: absolute times may be off by a "
+    "factor of two.";
 
 // --- simulation --------------------------------------------------------------------------------------------------------
 
