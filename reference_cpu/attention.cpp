@@ -61,12 +61,13 @@ void check_pointer(const char* name, const void* pointer, uintptr_t alignment) {
 template <class T>
 using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-/// `rows` rows of an FP16 tensor as a [rows, d] matrix.
-template <class T>
-Matrix<T> load(const uint16_t* x, int64_t rows, int64_t d) {
-  return Eigen::Map<const Matrix<uint16_t>>(x, rows, d).unaryExpr([](uint16_t bits) {
-    return T(from_half(bits));
-  });
+float value_of(uint16_t bits) { return from_half(bits); }
+float value_of(float x) { return x; }
+
+/// `rows` rows of a tensor, FP16 or float, as a [rows, d] matrix.
+template <class T, class In>
+Matrix<T> load(const In* x, int64_t rows, int64_t d) {
+  return Eigen::Map<const Matrix<In>>(x, rows, d).unaryExpr([](In element) { return T(value_of(element)); });
 }
 
 /// Rows of one head that are computed together: a [rows, keys] piece of S is all that is ever stored.
@@ -89,7 +90,8 @@ public:
     narrowest = *std::min_element(visible.begin(), visible.end());
   }
 
-  void run(const uint16_t* Q, const uint16_t* K, const uint16_t* V, double* O, double* LSE) {
+  template <class In>
+  void run(const In* Q, const In* K, const In* V, double* O, double* LSE) {
     scores(Q, K + chunk.head * p.seq_k * p.dim);
     for (int64_t r = 0; r < rows; ++r) softmax(r);
     weighted_sum(V + chunk.head * p.seq_k * p.dim);
@@ -97,7 +99,8 @@ public:
   }
 
 private:
-  void scores(const uint16_t* Q, const uint16_t* K) {
+  template <class In>
+  void scores(const In* Q, const In* K) {
     Matrix<T> q(rows, p.dim);
     for (int64_t r = 0; r < rows; ++r) q.row(r) = load<T>(Q + chunk.index[r] * p.dim, 1, p.dim);
     P.resize(rows, widest);
@@ -133,7 +136,8 @@ private:
 
   /// sum = P V. A hidden key has P = 0, but 0 * NaN is NaN: where V holds such values, each row stops at its
   /// last visible key.
-  void weighted_sum(const uint16_t* V) {
+  template <class In>
+  void weighted_sum(const In* V) {
     sum.setZero(rows, p.dim);
     for (int64_t j = 0; j < widest; j += keys_at_a_time) {
       int64_t n = std::min(keys_at_a_time, widest - j);
@@ -168,9 +172,8 @@ private:
   Matrix<T> sum;                      ///< [rows, dim] P V
 };
 
-template <class T>
-Rows compute(const Problem& p, const uint16_t* Q, const uint16_t* K, const uint16_t* V,
-             std::vector<int64_t> rows, bool half) {
+template <class T, class In>
+Rows compute(const Problem& p, const In* Q, const In* K, const In* V, std::vector<int64_t> rows, bool half) {
   Rows result{p.dim, std::move(rows), {}, {}};
   const std::vector<int64_t>& index = result.index;
   result.O.resize(index.size() * p.dim);
@@ -239,6 +242,10 @@ std::vector<int64_t> sample_rows(const Problem& p, int64_t count, uint64_t seed)
 
 Rows exact(const Problem& problem, const uint16_t* Q, const uint16_t* K, const uint16_t* V,
            std::vector<int64_t> rows) {
+  return compute<double>(problem, Q, K, V, std::move(rows), false);
+}
+
+Rows exact(const Problem& problem, const float* Q, const float* K, const float* V, std::vector<int64_t> rows) {
   return compute<double>(problem, Q, K, V, std::move(rows), false);
 }
 

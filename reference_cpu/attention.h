@@ -91,6 +91,9 @@ std::vector<int64_t> sample_rows(const Problem& problem, int64_t count, uint64_t
 Rows exact(const Problem& problem, const uint16_t* Q, const uint16_t* K, const uint16_t* V,
            std::vector<int64_t> rows);
 
+/// The same of tensors in float: what FP8 steps multiply is not FP16 (fp8.h, dequantized()).
+Rows exact(const Problem& problem, const float* Q, const float* K, const float* V, std::vector<int64_t> rows);
+
 /// The same rows as a plain attention with the precision of the kernels gives them: two-pass softmax, scores
 /// and sums in float, P and O rounded to FP16. compare.h learns from it how much error is natural.
 Rows half_precision(const Problem& problem, const uint16_t* Q, const uint16_t* K, const uint16_t* V,

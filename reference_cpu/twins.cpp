@@ -2,6 +2,8 @@
 /// The algorithms of the papers, in their names: query block i begins at row i*Br, key block j at key j*Bc.
 #include "twins.h"
 
+#include "fp8.h"
+
 #include <cmath>
 
 namespace attention::twins {
@@ -30,17 +32,23 @@ T larger(T a, T b) {
   return a > b || std::isnan(a) ? a : b;
 }
 
-/// The [br, bc] block of S = scale Q K^T whose corner is query i0 and key j0; hidden scores are -infinity.
-/// They are selected, not added to, so whatever a hidden key holds does no harm. The product is a lazy one:
-/// each element is a sum in the same order, so equal keys have equal scores to the last bit (Eigen's blocked
-/// product sums the last rows and columns differently, which matters where scores are huge).
+/// Makes the hidden scores of the block of S whose corner is query i0 and key j0 -infinity. They are selected, not
+/// added to, so whatever a hidden key holds does no harm.
+template <class T>
+void hide(Matrix<T>& S, const Head<T>& head, int64_t i0, int64_t j0) {
+  for (int64_t i = 0; i < S.rows(); ++i)
+    for (int64_t j = head.visible(i0 + i) - j0; j < S.cols(); ++j)
+      if (j >= 0) S(i, j) = minus_infinity<T>;
+}
+
+/// The [br, bc] block of S = scale Q K^T whose corner is query i0 and key j0; hidden scores are -infinity. The
+/// product is a lazy one: each element is a sum in the same order, so equal keys have equal scores to the last bit
+/// (Eigen's blocked product sums the last rows and columns differently, which matters where scores are huge).
 template <class T>
 Matrix<T> scores(const Head<T>& head, int64_t i0, int64_t br, int64_t j0, int64_t bc) {
   Matrix<T> S = head.Q.middleRows(i0, br).lazyProduct(head.K.middleRows(j0, bc).transpose());
   S *= head.scale;
-  for (int64_t i = 0; i < br; ++i)
-    for (int64_t j = head.visible(i0 + i) - j0; j < bc; ++j)
-      if (j >= 0) S(i, j) = minus_infinity<T>;
+  hide(S, head, i0, j0);
   return S;
 }
 
@@ -76,6 +84,47 @@ int64_t rescaled_rows(const Column<T>& m_old, const Column<T>& m, int64_t vote) 
     if (m.segment(i, n) != m_old.segment(i, n)) rows += n;
   }
   return rows;
+}
+
+/// Products of the tensor cores for FP8: C + A B, 32 columns of A at a time. Of the 32 products and the sum so far,
+/// each is cut towards zero to a multiple of 2^(e - bits), where e is the largest exponent among them; of the new
+/// sum as many bits are kept. This is a model of what NVIDIA does not tell; bits = 0 sums in T.
+template <class T>
+Matrix<T> fp8_product(const Matrix<T>& C, const Matrix<T>& A, const Matrix<T>& B, int64_t bits) {
+  if (bits == 0) return C + A.lazyProduct(B);
+  auto cut = [bits](T x, int e) {
+    const T unit = std::ldexp(T(1), e - int(bits));
+    return std::trunc(x / unit) * unit;
+  };
+  auto exponent = [](T x) { return x == 0 ? -100 : std::ilogb(x); };
+  Matrix<T> sums = C;
+  for (int64_t i = 0; i < A.rows(); ++i)
+    for (int64_t n = 0; n < B.cols(); ++n) {
+      T& sum = sums(i, n);
+      for (int64_t k0 = 0; k0 < A.cols(); k0 += 32) {
+        const int64_t end = std::min(k0 + 32, A.cols());
+        T plain = sum;
+        int e = std::isfinite(sum) ? exponent(sum) : 0;
+        for (int64_t k = k0; k < end; ++k) {
+          const T product = A(i, k) * B(k, n);
+          plain += product;
+          if (std::isfinite(product)) e = std::max(e, exponent(product));
+        }
+        if (!std::isfinite(plain)) {
+          sum = plain;
+          continue;
+        }
+        sum = cut(sum, e);
+        for (int64_t k = k0; k < end; ++k) sum += cut(A(i, k) * B(k, n), e);
+        sum = cut(sum, exponent(sum));
+      }
+    }
+  return sums;
+}
+
+template <class T>
+T e4m3(T value) {
+  return T(from_e4m3(to_e4m3(float(value))));
 }
 
 template <class T>
@@ -300,6 +349,67 @@ Output<T> split_kv(const Head<T>& head, int64_t splits, const Options& options) 
   return merged;
 }
 
+// ------------------------------------------------------------------------------------------------------ FP8
+
+template <class T>
+Quantized<T> quantize(const Head<T>& head) {
+  Quantized<T> result{head, 1, 1, 1};
+  auto store = [](Matrix<T>& x, float& factor) {
+    std::vector<uint16_t> halves;
+    for (T value : x.reshaped()) halves.push_back(to_half(float(value)));
+    factor = descale(halves);
+    x = x.unaryExpr([factor](T value) { return T(from_e4m3(quantized(float(value), factor))); }).eval();
+  };
+  store(result.stored.Q, result.Q_descale);
+  store(result.stored.K, result.K_descale);
+  store(result.stored.V, result.V_descale);
+  return result;
+}
+
+template <class T>
+Output<T> flash_attention_3_fp8(const Head<T>& head, const Options& options) {
+  const int64_t Nq = head.Nq(), Nk = head.Nk(), d = head.d(), Br = options.Br, Bc = options.Bc;
+  const int64_t bits = options.sum_bits;
+  auto [O, LSE, traffic] = empty_output(head);
+  const auto [stored, Q_descale, K_descale, V_descale] = quantize(head);
+  const T scale = head.scale * T(Q_descale) * T(K_descale);
+
+  for (int64_t i0 = 0; i0 < Nq; i0 += Br) {
+    const int64_t br = std::min(Br, Nq - i0);
+    const int64_t blocks = ceil_divide(head.visible(i0 + br - 1), Bc);  // the last row sees most
+    Matrix<T> O_i = Matrix<T>::Zero(br, d);
+    Column<T> m = Column<T>::Constant(br, minus_infinity<T>), l = Column<T>::Zero(br);
+    if (blocks > 0) traffic.read += fp8_bytes * br * d;  // Q_i
+
+    for (int64_t j = 0; j < blocks; ++j) {
+      const int64_t j0 = j * Bc, bc = std::min(Bc, Nk - j0);
+      traffic.read += fp8_bytes * 2 * bc * d;  // K_j and V_j
+      Matrix<T> S = fp8_product<T>(Matrix<T>::Zero(br, bc), stored.Q.middleRows(i0, br),
+                                   stored.K.middleRows(j0, bc).transpose(), bits);
+      S *= scale;
+      hide(S, head, i0, j0);
+      Column<T> m_new = m.binaryExpr(row_max(S), &larger<T>);
+      Column<T> factor = m.binaryExpr(m_new, &weight<T>);
+      Matrix<T> P = weights(S, m_new) * T(256);
+      l = l.cwiseProduct(factor) + P.rowwise().sum();
+      if (options.e4m3_P) P = P.unaryExpr(&e4m3<T>).eval();
+      O_i = factor.asDiagonal() * O_i;
+      const Matrix<T> V_j = stored.V.middleRows(j0, bc);
+      if (options.two_level) O_i += fp8_product<T>(Matrix<T>::Zero(br, d), P, V_j, bits);
+      else O_i = fp8_product<T>(O_i, P, V_j, bits);
+      traffic.exponentials += br * bc + br;
+      if (j > 0) traffic.rescales += rescaled_rows(m, m_new, options.vote_rows);
+      m = m_new;
+    }
+
+    O.middleRows(i0, br) = O_i.binaryExpr(l.replicate(1, d), &divide<T>) * T(V_descale);
+    LSE.segment(i0, br) = m.array() + l.array().log() - 8 * std::log(T(2));
+    if (blocks > 0) traffic.divisions += br;
+    traffic.written += half_bytes * br * d + float_bytes * br;  // O_i and LSE_i
+  }
+  return {O, LSE, traffic};
+}
+
 // ------------------------------------------------------------------------------------------- whole problems
 
 template <class T>
@@ -332,6 +442,8 @@ Output<T> every_head(const Problem& p, const uint16_t* Q, const uint16_t* K, con
   template Output<T> flash_attention_1(const Head<T>&, const Options&);                                   \
   template Output<T> flash_attention_2(const Head<T>&, const Options&);                                   \
   template Output<T> split_kv(const Head<T>&, int64_t, const Options&);                                   \
+  template Quantized<T> quantize(const Head<T>&);                                                         \
+  template Output<T> flash_attention_3_fp8(const Head<T>&, const Options&);                               \
   template Head<T> load_head(const Problem&, const uint16_t*, const uint16_t*, const uint16_t*, int64_t); \
   template Output<T> every_head(const Problem&, const uint16_t*, const uint16_t*, const uint16_t*,        \
                                 const std::function<Output<T>(const Head<T>&)>&);

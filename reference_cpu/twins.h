@@ -26,7 +26,7 @@ using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>
 template <class T>
 using Column = Eigen::Matrix<T, Eigen::Dynamic, 1>;
 
-/// What a twin moved and computed. Bytes are those of the kernels: Q, K, V and O are FP16; S, P, l, m, LSE
+/// What a twin moved and computed. Bytes are those of the kernels: Q, K, V and O are FP16 (or FP8); S, P, l, m, LSE
 /// and an O that is still being summed are float. Only rows and keys that exist count, not the padding of a
 /// tile.
 struct Traffic {
@@ -41,6 +41,7 @@ struct Traffic {
   Traffic& operator+=(const Traffic& other);
 };
 
+constexpr int64_t fp8_bytes = 1;
 constexpr int64_t half_bytes = 2;
 constexpr int64_t float_bytes = 4;
 
@@ -78,6 +79,11 @@ struct Options {
   int64_t vote_rows =
       0;  ///< flash_attention_2: 0 rescales O at every block after the first; r only if one of r
           ///< neighbouring rows has a new maximum (the factor is 1 otherwise)
+  // of flash_attention_3_fp8:
+  bool e4m3_P = true;      ///< round 2^8 P to e4m3 before it is multiplied by V
+  int64_t sum_bits = 0;    ///< bits that the accumulator of a product keeps behind its leading one; Hopper's has 13.
+                           ///< 0: as many as T
+  bool two_level = false;  ///< sum each block's P V on its own, and add it to O in T
 };
 
 // ------------------------------------------------------------------------------------- before FlashAttention
@@ -135,6 +141,37 @@ Output<T> flash_attention_2(const Head<T>& head, const Options& options = {});
 /// and l_a apart.
 template <class T>
 Output<T> split_kv(const Head<T>& head, int64_t splits, const Options& options = {});
+
+// ------------------------------------------------------------------------------------------------------ FP8
+
+/// A head in FP8, with one descale (fp8.h) for each of Q, K and V.
+template <class T>
+struct Quantized {
+  Head<T> stored;                      ///< Q, K and V hold e4m3 numbers; the scale is the head's own
+  float Q_descale, K_descale, V_descale;
+
+  /// What the stored numbers mean.
+  Head<T> dequantized() const {
+    Head<T> head = stored;
+    head.Q *= T(Q_descale);
+    head.K *= T(K_descale);
+    head.V *= T(V_descale);
+    return head;
+  }
+};
+
+/// Quantizes a head of FP16 numbers; NaN and infinity become NaN.
+template <class T>
+Quantized<T> quantize(const Head<T>& head);
+
+/// FlashAttention-3's FP8 forward, as its code has it (one descale a head; the paper's block scales and Hadamard
+/// transform are not in it): Q, K, V and P are e4m3. The descales of Q and K go into the softmax's scale, that of V
+/// into the final division. P = 2^8 exp(S - m), so that its largest is 256 of e4m3's 448; l is summed before P is
+/// rounded and carries the same 2^8, of which LSE is freed at the end: LSE = m + log l - 8 log 2. Bytes are *asked*
+/// bytes of the attention kernel: Q, K and V have one byte an element. The quantizer's and those of the descales are
+/// not counted.
+template <class T>
+Output<T> flash_attention_3_fp8(const Head<T>& head, const Options& options = {});
 
 // ------------------------------------------------------------------------------------------- whole problems
 
