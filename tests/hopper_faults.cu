@@ -694,6 +694,68 @@ KERNEL tile_beyond_shared_memory(ARGUMENTS) {
   wgmma_wait<0>(c);
   show(data, c);
 }
+
+// wgmma_fp8 keeps the same rules.
+KERNEL fp8_accumulators_read_in_flight(ARGUMENTS) {
+  BEGIN;
+  load_both(shared, maps);
+  TILES;
+  float c[32];
+  wgmma_fence(c);
+  wgmma_fp8<e4m3>(c, A, B, false);  // in report: fp8_accumulators_read_in_flight
+  wgmma_commit();
+  if (right) wgmma_wait<0>(c);
+  data[8192 + t] = __float_as_uint(c[3]);  // in report: fp8_accumulators_read_in_flight
+  wgmma_wait<0>(c);
+}
+KERNEL fp8_factor_not_named(ARGUMENTS) {
+  BEGIN;
+  load_both(shared, maps);
+  TILES;
+  float c[32];
+  uint32_t a[4] = {1, 2, 3, 4};
+  if (right) wgmma_fence(c, a);
+  else wgmma_fence(c);
+  wgmma_fp8<e5m2, e4m3>(c, a, B, false);  // in report: fp8_factor_not_named
+  wgmma_commit();
+  wgmma_wait<0>(c, a);
+  show(data, c);
+}
+KERNEL fp8_tile_written_without_fence(ARGUMENTS) {
+  BEGIN;
+  for (int i = 0; i < 32; ++i) shared.A[t % 64][t / 64 * 32 + i] = to_half(1);  // in report: fp8_tile_written_without_fence
+  if (right) fence_proxy_async();
+  __syncthreads();
+  const Descriptor A = descriptor(shared.A, 0, 512, Swizzle::bytes_64);
+  float c[32];
+  wgmma_fence(c);
+  wgmma_fp8<e4m3>(c, A, A, false);  // in report: fp8_tile_written_without_fence
+  wgmma_commit();
+  wgmma_wait<0>(c);
+  show(data, c);
+}
+KERNEL fp8_tile_inside_a_pattern(ARGUMENTS) {
+  BEGIN;
+  load_both(shared, maps);
+  const Descriptor B = descriptor(shared.B, 0, 512, Swizzle::bytes_64);
+  float c[32];
+  wgmma_fence(c);
+  wgmma_fp8<e4m3>(c, B, advance(B, right ? 512 : 256), false);  // in report: fp8_tile_inside_a_pattern
+  wgmma_commit();
+  wgmma_wait<0>(c);
+  show(data, c);
+}
+KERNEL fp8_tile_beyond_its_row(ARGUMENTS) {
+  BEGIN;
+  load_both(shared, maps);
+  const Descriptor B = descriptor(shared.B, 0, 256, Swizzle::bytes_32);
+  float c[32];
+  wgmma_fence(c);
+  wgmma_fp8<e4m3>(c, B, advance(B, right ? 256 : 32), false);  // in report: fp8_tile_beyond_its_row
+  wgmma_commit();
+  wgmma_wait<0>(c);
+  show(data, c);
+}
 KERNEL warps_with_different_descriptors(ARGUMENTS) {
   BEGIN;
   load_both(shared, maps);
@@ -941,6 +1003,11 @@ const Entry entries[] = {
     ENTRY(tile_written_without_fence, 128),
     ENTRY(tile_inside_a_pattern, 128),
     ENTRY(tile_beyond_shared_memory, 128),
+    ENTRY(fp8_accumulators_read_in_flight, 128),
+    ENTRY(fp8_factor_not_named, 128),
+    ENTRY(fp8_tile_written_without_fence, 128),
+    ENTRY(fp8_tile_inside_a_pattern, 128),
+    ENTRY(fp8_tile_beyond_its_row, 128),
     ENTRY(warps_with_different_descriptors, 128),
     ENTRY(one_warp_missing, 128),
     ENTRY(warps_at_different_instructions, 128),

@@ -357,6 +357,22 @@ const std::vector<std::vector<int>> corners = {{0, 0, 0, 0},   {0, 7, 1, 0},    
 
 }  // namespace
 
+// CUDA Driver API, cuTensorMapEncodeTiled.
+TEST_CASE("tensor_map of bytes: a box is as wide as the swizzle's span at most, in steps of 16 bytes") {
+  auto accepts = [](uint32_t span, uint32_t width, uint32_t stride) {
+    return run("tensor_map", {span, width, stride}, 1)[0] == 1;
+  };
+  for (uint32_t span : {128u, 64u, 32u}) {
+    CAPTURE(span);
+    CHECK(accepts(span, span, 256));
+    CHECK(accepts(span, 16, 256));
+    CHECK(!accepts(span, span + 16, 256));
+    CHECK(!accepts(span, 8, 256));
+    CHECK(accepts(span, span, 272));
+    CHECK(!accepts(span, span, 264));
+  }
+}
+
 TEST_CASE("tma_load and tma_store of bytes in the three swizzles") {
   for (int span : {128, 64, 32})
     for (const auto& corner : corners) {

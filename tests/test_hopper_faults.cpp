@@ -90,6 +90,14 @@ TEST_CASE("wgmma: tiles") {
   check_fault("tile_beyond_shared_memory", "out of bounds");
 }
 
+TEST_CASE("wgmma_fp8") {
+  check_fault("fp8_accumulators_read_in_flight", "registers");
+  check_fault("fp8_factor_not_named", "registers");
+  check_fault("fp8_tile_written_without_fence", "proxy");
+  check_fault("fp8_tile_inside_a_pattern", "misaligned");
+  check_fault("fp8_tile_beyond_its_row", "misaligned");
+}
+
 TEST_CASE("warpgroups") {
   for (const char* kernel : {"warps_with_different_descriptors", "warps_at_different_instructions", "half_a_warpgroup"})
     check_fault(kernel, "collective");
