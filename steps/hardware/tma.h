@@ -55,9 +55,9 @@ TensorMap tensor_map(const void* base, const uint64_t (&size)[rank], const uint6
   return map;
 }
 
-/// Starts to copy the box at (x0, x1, x2, x3) to shared memory; x0 is a multiple of 16 bytes (8 halves). When its bytes have landed
-/// they count at `full`, all of the box, zeros outside the tensor included.
-/// PTX `cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier`.
+/// Starts to copy the box at (x0, x1, x2, x3) to shared memory; x0 is a multiple of 16 bytes (8 halves). When its bytes
+/// have landed they count at `full`, all of the box, zeros outside the tensor included.
+/// PTX cp.async.bulk.tensor.4d.shared\::cluster.global.tile.mbarrier.
 __device__ __forceinline__ void tma_load(void* shared, const TensorMap& map, Mbarrier& full, int x0, int x1, int x2,
                                          int x3) {
   asm volatile(
@@ -69,7 +69,7 @@ __device__ __forceinline__ void tma_load(void* shared, const TensorMap& map, Mba
 
 /// Starts to copy a box from shared memory to (x0, x1, x2, x3), x0 a multiple of 16 bytes, none negative; what lies beyond
 /// the tensor's end is left out.
-/// PTX `cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group`.
+/// PTX cp.async.bulk.tensor.4d.global.shared\::cta.tile.bulk_group.
 __device__ __forceinline__ void tma_store(const TensorMap& map, const void* shared, int x0, int x1, int x2, int x3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
                "r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))), "r"(x0), "r"(x1), "r"(x2), "r"(x3)

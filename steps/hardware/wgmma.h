@@ -34,9 +34,11 @@ __device__ __forceinline__ Descriptor advance(Descriptor d, int bytes) { return 
 /// How the right factor lies: k_major as [N][K], MN_major as [K][N].
 enum class Major { k, mn };
 
-// Names the registers to the compiler, so that it neither reads nor writes them on the other side.
+/// Names a register to the compiler, so that it neither reads nor writes it on the other side.
 __device__ __forceinline__ void pin(float& x) { asm volatile("" : "+f"(x)::"memory"); }
+/// The same for a factor's register.
 __device__ __forceinline__ void pin(uint32_t& x) { asm volatile("" : "+r"(x)::"memory"); }
+/// The same for an array.
 template <typename T, int count>
 __device__ __forceinline__ void pin(T (&x)[count]) {
 #pragma unroll

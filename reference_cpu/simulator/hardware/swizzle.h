@@ -14,6 +14,7 @@ inline namespace simulated {
 /// The values are those of a matrix descriptor (ISA "Matrix descriptor"; "Swizzling modes").
 enum class Swizzle : uint32_t { bytes_128 = 1, bytes_64 = 2, bytes_32 = 3 };
 
+/// In bytes.
 __forceinline__ int span_of(Swizzle swizzle) { return 256 >> static_cast<int>(swizzle); }
 
 }  // namespace simulated

@@ -38,7 +38,7 @@ TensorMap tensor_map(const void* base, const uint64_t (&size)[rank], const uint6
 
 /// Starts to copy the box at (x0, x1, x2, x3) to shared memory; x0 is a multiple of 16 bytes (8 halves). When its bytes have
 /// landed they count at `full`, all of the box, zeros outside the tensor included. PTX
-/// `cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier`.
+/// cp.async.bulk.tensor.4d.shared\::cluster.global.tile.mbarrier.
 __forceinline__ void tma_load(void* shared, const TensorMap& map, Mbarrier& full, int x0, int x1, int x2, int x3,
                               SIMULATOR_SITE_PARAMETERS) {
   const int at[] = {x0, x1, x2, x3};
@@ -47,7 +47,7 @@ __forceinline__ void tma_load(void* shared, const TensorMap& map, Mbarrier& full
 
 /// Starts to copy a box from shared memory to (x0, x1, x2, x3), x0 a multiple of 16 bytes, none negative; what lies beyond
 /// the tensor's end is left out.
-/// PTX `cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group`.
+/// PTX cp.async.bulk.tensor.4d.global.shared\::cta.tile.bulk_group.
 __forceinline__ void tma_store(const TensorMap& map, const void* shared, int x0, int x1, int x2, int x3,
                                SIMULATOR_SITE_PARAMETERS) {
   const int at[] = {x0, x1, x2, x3};

@@ -34,8 +34,10 @@ __forceinline__ Descriptor advance(Descriptor d, int bytes) { return {d.low + st
 /// How the right factor lies: k_major as [N][K], MN_major as [K][N].
 enum class Major { k, mn };
 
+/// The 64 bits of the ISA.
 __forceinline__ uint64_t bits_of(Descriptor d) { return static_cast<uint64_t>(d.high) << 32 | d.low; }
 
+/// A thread's registers, by where the simulator keeps them.
 template <typename T>
 __forceinline__ simulator::RegisterArray registers_of(T& registers) {
   return {&registers, sizeof registers};
@@ -44,21 +46,25 @@ __forceinline__ simulator::RegisterArray registers_of(T& registers) {
 /// Hands registers to the tensor core: what was written to them before is seen by the wgmma that follow. Up to four arrays.
 /// PTX wgmma.fence.sync.aligned.
 __forceinline__ void wgmma_fence(SIMULATOR_SITE_PARAMETERS) { simulator::wgmma_fence(nullptr, 0, SIMULATOR_SITE); }
+/// The same for one array.
 template <typename A>
 __forceinline__ void wgmma_fence(A& a, SIMULATOR_SITE_PARAMETERS) {
   const simulator::RegisterArray arrays[] = {registers_of(a)};
   simulator::wgmma_fence(arrays, 1, SIMULATOR_SITE);
 }
+/// The same for two arrays.
 template <typename A, typename B>
 __forceinline__ void wgmma_fence(A& a, B& b, SIMULATOR_SITE_PARAMETERS) {
   const simulator::RegisterArray arrays[] = {registers_of(a), registers_of(b)};
   simulator::wgmma_fence(arrays, 2, SIMULATOR_SITE);
 }
+/// The same for three arrays.
 template <typename A, typename B, typename C>
 __forceinline__ void wgmma_fence(A& a, B& b, C& c, SIMULATOR_SITE_PARAMETERS) {
   const simulator::RegisterArray arrays[] = {registers_of(a), registers_of(b), registers_of(c)};
   simulator::wgmma_fence(arrays, 3, SIMULATOR_SITE);
 }
+/// The same for four arrays.
 template <typename A, typename B, typename C, typename D>
 __forceinline__ void wgmma_fence(A& a, B& b, C& c, D& d, SIMULATOR_SITE_PARAMETERS) {
   const simulator::RegisterArray arrays[] = {registers_of(a), registers_of(b), registers_of(c), registers_of(d)};
@@ -75,21 +81,25 @@ template <int pending>
 __forceinline__ void wgmma_wait(SIMULATOR_SITE_PARAMETERS) {
   simulator::wgmma_wait(pending, nullptr, 0, SIMULATOR_SITE);
 }
+/// The same for one array.
 template <int pending, typename A>
 __forceinline__ void wgmma_wait(A& a, SIMULATOR_SITE_PARAMETERS) {
   const simulator::RegisterArray arrays[] = {registers_of(a)};
   simulator::wgmma_wait(pending, arrays, 1, SIMULATOR_SITE);
 }
+/// The same for two arrays.
 template <int pending, typename A, typename B>
 __forceinline__ void wgmma_wait(A& a, B& b, SIMULATOR_SITE_PARAMETERS) {
   const simulator::RegisterArray arrays[] = {registers_of(a), registers_of(b)};
   simulator::wgmma_wait(pending, arrays, 2, SIMULATOR_SITE);
 }
+/// The same for three arrays.
 template <int pending, typename A, typename B, typename C>
 __forceinline__ void wgmma_wait(A& a, B& b, C& c, SIMULATOR_SITE_PARAMETERS) {
   const simulator::RegisterArray arrays[] = {registers_of(a), registers_of(b), registers_of(c)};
   simulator::wgmma_wait(pending, arrays, 3, SIMULATOR_SITE);
 }
+/// The same for four arrays.
 template <int pending, typename A, typename B, typename C, typename D>
 __forceinline__ void wgmma_wait(A& a, B& b, C& c, D& d, SIMULATOR_SITE_PARAMETERS) {
   const simulator::RegisterArray arrays[] = {registers_of(a), registers_of(b), registers_of(c), registers_of(d)};
