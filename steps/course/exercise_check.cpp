@@ -43,6 +43,7 @@ constexpr Trial trials[] = {
     {2, 1, 20, 150, 128, true, usual, "last_key_wins"},
     {1, 1, 70, 70, 64, true, usual, "gaussian", true},
     {1, 1, 20, 650, 64, false, usual, "gaussian"},  // six key blocks of 128: a ring of two goes round three times
+    {1, 1, 40, 300, 64, false, 2, "gaussian"},  // three key blocks of 128: some maxima rise by more than 2^8, some by less
     {1, 140, 5, 7, 64, false, usual, "fingerprint"},  // more query blocks than SMs: a CTA that stays gets a second
 };
 
