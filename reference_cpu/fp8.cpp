@@ -44,22 +44,22 @@ uint8_t to_e5m2(float value) {
   return uint8_t(to_half(rounded(value, 2, -14, 57344)) >> 8);
 }
 
-float descale(std::span<const uint16_t> x) {
+float quantizing_factor(std::span<const uint16_t> x) {
   float amax = 0;
   for (uint16_t bits : x)
     if (float magnitude = std::fabs(from_half(bits)); std::isfinite(magnitude)) amax = std::max(amax, magnitude);
-  return amax == 0 ? 1 : amax / largest_e4m3;
+  return amax == 0 ? 1 : largest_e4m3 / amax;
 }
 
-uint8_t quantized(float x, float descale) { return to_e4m3(std::isfinite(x) ? x * (1 / descale) : NAN); }
+uint8_t quantized(float x, float factor) { return to_e4m3(std::isfinite(x) ? x * factor : NAN); }
 
 std::vector<float> dequantized(std::span<const uint16_t> x, int64_t size) {
   std::vector<float> all;
   all.reserve(x.size());
   for (size_t begin = 0; begin < x.size(); begin += size_t(size)) {
     const auto head = x.subspan(begin, size_t(size));
-    const float factor = descale(head);
-    for (uint16_t bits : head) all.push_back(from_e4m3(quantized(from_half(bits), factor)) * factor);
+    const float factor = quantizing_factor(head), descale = 1 / factor;
+    for (uint16_t bits : head) all.push_back(from_e4m3(quantized(from_half(bits), factor)) * descale);
   }
   return all;
 }

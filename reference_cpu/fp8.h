@@ -19,14 +19,15 @@ uint8_t to_e5m2(float value);
 
 constexpr float largest_e4m3 = 448;
 
-/// What a stored number is to be multiplied by: amax / 448, with amax the largest finite magnitude of `x`; 1 if
-/// amax is 0. So the largest number is stored as 448.
-float descale(std::span<const uint16_t> x);
+/// What a head is multiplied by before it is stored: 448 / amax, with amax the largest finite magnitude of `x`; 1 if
+/// amax is 0. So the largest number is stored as 448. The descale, which undoes it, is 1 / factor.
+float quantizing_factor(std::span<const uint16_t> x);
 
-/// An FP16 number as it is stored: x * (1 / descale) in e4m3. NaN and infinity give NaN.
-uint8_t quantized(float x, float descale);
+/// An FP16 number as it is stored: x * factor, in float, and that in e4m3. NaN and infinity give NaN. A kernel that
+/// computes the factor in another way gets another neighbour where the product is a tie.
+uint8_t quantized(float x, float factor);
 
-/// Each head of a tensor quantized with a descale of its own, and multiplied by it again.
+/// Each head of a tensor quantized with a factor of its own, and multiplied by its descale again.
 /// @param x     [heads, rows, dim] FP16 bit patterns
 /// @param size  elements a head
 std::vector<float> dequantized(std::span<const uint16_t> x, int64_t size);

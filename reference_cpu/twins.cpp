@@ -354,10 +354,11 @@ Output<T> split_kv(const Head<T>& head, int64_t splits, const Options& options) 
 template <class T>
 Quantized<T> quantize(const Head<T>& head) {
   Quantized<T> result{head, 1, 1, 1};
-  auto store = [](Matrix<T>& x, float& factor) {
+  auto store = [](Matrix<T>& x, float& descale) {
     std::vector<uint16_t> halves;
     for (T value : x.reshaped()) halves.push_back(to_half(float(value)));
-    factor = descale(halves);
+    const float factor = quantizing_factor(halves);
+    descale = 1 / factor;
     x = x.unaryExpr([factor](T value) { return T(from_e4m3(quantized(float(value), factor))); }).eval();
   };
   store(result.stored.Q, result.Q_descale);
@@ -382,7 +383,7 @@ Output<T> flash_attention_3_fp8(const Head<T>& head, const Options& options) {
     if (blocks > 0) traffic.read += fp8_bytes * br * d;  // Q_i
 
     for (int64_t j = 0; j < blocks; ++j) {
-      const int64_t j0 = j * Bc, bc = std::min(Bc, Nk - j0);
+      const int64_t j0 = (options.last_to_first ? blocks - 1 - j : j) * Bc, bc = std::min(Bc, Nk - j0);
       traffic.read += fp8_bytes * 2 * bc * d;  // K_j and V_j
       Matrix<T> S = fp8_product<T>(Matrix<T>::Zero(br, bc), stored.Q.middleRows(i0, br),
                                    stored.K.middleRows(j0, bc).transpose(), bits);

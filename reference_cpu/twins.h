@@ -83,6 +83,7 @@ struct Options {
   bool e4m3_P = true;      ///< round 2^8 P to e4m3 before it is multiplied by V
   int64_t sum_bits = 0;    ///< bits that the accumulator of a product keeps behind its leading one; Hopper's has 13.
                            ///< 0: as many as T
+  bool last_to_first = false;  ///< walk the key blocks backwards; matters where sum_bits cuts
   bool two_level = false;  ///< sum each block's P V on its own, and add it to O in T
 };
 
