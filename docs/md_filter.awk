@@ -1,6 +1,7 @@
 # GitHub's Markdown to Doxygen's.
 #   [text](attention.cu)            a link to a file in the lesson's folder       -> the page of that file
 #   [text](exercises/1_traffic.md)  no page: exercises hold their answers; data   -> the text
+#   ![text](folder/picture.svg)     a picture on a line of its own              -> \image; IMAGE_PATH finds it
 #   <!-- doxygen: \command ... -->  invisible on GitHub                           -> the command
 #   other comments of one line      (a table right below one is none to Doxygen)  -> an empty line
 BEGIN {
@@ -17,6 +18,7 @@ code { print; next }
   next
 }
 /^<!--.*-->$/ { print ""; next }
+/^!\[.*\]\(.*\.svg\)$/ { sub(/.*\//, ""); sub(/\)$/, ""); print "\\image html " $0; next }
 {
   line = $0
   result = ""
