@@ -98,7 +98,7 @@ def speed(row, protocol="burst"):
 
 def measured_step(steps, name):
     rows, file = results()
-    if not rows:
+    if standard(rows, name, 0, "burst") is None:
         return "Not measured yet.\n"
     prev = next(s for s in steps if s["step"] == name)["prev"]
     lines = ["| | burst | steady | against " + (prev or "–") + " (burst) |", "|---|---:|---:|---:|"]

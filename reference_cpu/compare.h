@@ -26,6 +26,9 @@ struct Allowance {
 Allowance allowance(const Problem& problem, const uint16_t* Q, const uint16_t* K, const uint16_t* V,
                     const Rows& exact);
 
+/// The same, learnt from what another computation gives for the rows of `exact`, like a twin in FP8.
+Allowance allowance(const Rows& computed, const Rows& exact);
+
 /// Compares a step's whole outputs, at the rows of `exact`.
 /// Right iff O and LSE are finite exactly where the reference is, -infinity exactly where it is expected, and
 /// every error is within the allowance (negated comparisons, so that a NaN never passes).

@@ -233,6 +233,13 @@ const std::vector<Edit> edits = {
     {"36", "the last section of heads is taken for a whole one", "min(shape.section, shape.heads - static_cast<int>(first))", "shape.section"},
     {"36", "the counter is not cleared", "*counter = 0;", ""},
     {"36", "the first pieces of work are given out twice", "number = gridDim.x + atomicAdd(counter, 1u);", "number = atomicAdd(counter, 1u) + 1;"},
+    {"37", "P is not made larger", "constexpr float P_log2 = 8; ", "constexpr float P_log2 = 0; "},
+    {"37", "LSE keeps the 2^8 of P", " - P_log2 * ln_2;", ";"},
+    {"37", "the keys of P stand in their own order", "pack_e4m3(S[x], S[x + 1], S[x + 4], S[x + 5])", "pack_e4m3(S[x], S[x + 4], S[x + 1], S[x + 5])"},
+    {"37", "even and odd columns of V change places", "byte_permute(r[x][0], r[x][1], 0x6420), byte_permute(r[x][0], r[x][1], 0x7531),", "byte_permute(r[x][0], r[x][1], 0x7531), byte_permute(r[x][0], r[x][1], 0x6420),"},
+    {"37", "infinity counts in the largest magnitude", "if (fabsf(both.x) < INFINITY) largest", "if (fabsf(both.x) <= INFINITY) largest"},
+    {"37", "infinity becomes 448", "fabsf(value) < INFINITY ? value * factor : NAN", "value * factor"},
+    {"37", "Q's factor is left out", "shape.magnitude * descales[head] * descales", "shape.magnitude * descales"},
     {"40", "only the first row of a warp is asked", "raised = __any_sync(all_lanes, raised);", "raised = __shfl_sync(all_lanes, raised ? 1 : 0, 0);"},
     {"40", "the maximum is never raised", "(m_new[r] - m[r]) * c > slack", "(m_new[r] - m[r]) * c > 1e30f"},
     {"40", "weights may exceed what FP16 holds", "constexpr float slack = 8;", "constexpr float slack = 20;"},
@@ -253,8 +260,23 @@ std::string replaced(std::string text, const Edit& edit) {
 
 }  // namespace
 
+// What FP8 alone can get wrong: weights below e4m3's smallest number, and infinities, which are NaN there.
+std::vector<Question> questions_in_fp8() {
+  Question small = question({1, 1, 1, 257, 64, false, 0.69314718f}, "gaussian");
+  for (auto* x : {&small.inputs.Q, &small.inputs.K}) std::fill(x->begin(), x->end(), uint16_t{0});
+  small.inputs.Q[0] = attention::to_half(1);
+  for (size_t j = 1; j < 257; ++j) small.inputs.K[j * 64] = attention::to_half(-11);
+  std::fill(small.inputs.V.begin(), small.inputs.V.end(), attention::to_half(1));
+  Question infinite = question({1, 1, 40, 100, 64, false, 0}, "gaussian");
+  infinite.inputs.V[3 * 64 + 4] = 0x7C00;
+  infinite.inputs.Q[6] = 0xFC00;
+  return {course::ask(small.problem, small.inputs), course::ask(infinite.problem, infinite.inputs)};
+}
+
 TEST_CASE("every semantic mutant is rejected") {
   std::vector<Question> asked = questions();
+  if (is_chosen("37"))
+    for (Question& q : questions_in_fp8()) asked.push_back(q);
   if (is_chosen("36")) {  // what 36 alone can do: d = 256, several pieces of work a CTA, sections of heads
     asked.insert(asked.begin(), question({1, 70, 130, 1000, 128, true, 0}, "gaussian"));
     asked.insert(asked.begin(), question({1, 70, 330, 100, 64, false, 0}, "gaussian"));

@@ -14,6 +14,7 @@
 #include "reference_cpu/twins.h"
 #include "steps/course/check.h"
 #include "steps/course/gpu.h"
+#include "steps/course/step_library.h"
 #include "steps/course/steps.h"
 #include "tests/chosen_steps.h"
 
@@ -45,6 +46,8 @@ std::vector<Step> steps() {
   REQUIRE(!chosen.empty());
   return chosen;
 }
+
+bool is_fp8(const Step& step) { return course::StepLibrary(step.library(machine())).is_fp8(); }
 
 // d = 64 and 128 are for every step, 256 from 36 on.
 bool takes(const Step& step, int64_t dim) { return dim <= 128 || step.number() >= "36"; }
@@ -78,7 +81,8 @@ Twin twin_traffic(const Step& step, const Question& q) {
       {"26", [](const auto& head) { return tw::flash_attention_2(head, {.Br = 128, .Bc = head.d() == 64 ? 128 : 64}); }},
       {"31", [](const auto& head) {
          return tw::flash_attention_2(head, {.Br = head.d() == 64 ? 192 : 128, .Bc = head.d() == 256 ? 80 : 128});
-       }}};
+       }},
+      {"37", [](const auto& head) { return tw::flash_attention_3_fp8(head, {.Br = head.d() == 256 ? 128 : 192, .Bc = 128}); }}};
   // Steps that move what an earlier one moves have no line of their own.
   const std::map<std::string, std::string> same = {{"21", "20"}, {"22", "20"}, {"23", "20"}, {"24", "20"},
                                                    {"25", "20"}, {"30", "26"}, {"32", "31"}, {"33", "31"},
@@ -91,13 +95,24 @@ Twin twin_traffic(const Step& step, const Question& q) {
   Twin result{traffic.read, traffic.written, step.number() < "10"};
   if (step.number() >= "36") {
     const Problem& p = q.problem;
-    const int64_t Br = p.dim == 64 ? 192 : 128, Tr = (p.seq_q + Br - 1) / Br, heads = p.batch * p.heads;
+    const bool fp8 = step.number() == "37";
+    const int64_t Br = p.dim == 64 || (fp8 && p.dim == 128) ? 192 : 128, Tr = (p.seq_q + Br - 1) / Br;
+    const int64_t heads = p.batch * p.heads;
     // Every piece of work is taken by adding to a counter of 4 bytes (the ledger has that as written), which is cleared
     // before; and Q is loaded even where a query block sees no key, so that its barriers keep step with the work.
     result.written += heads * Tr * 4 + 4;
     for (int64_t i = 0; i < Tr; ++i) {
       const int64_t end = std::min(p.seq_q, (i + 1) * Br);
-      if (p.visible_keys(end - 1) == 0) result.read += heads * (end - i * Br) * p.dim * 2;
+      if (p.visible_keys(end - 1) == 0) result.read += heads * (end - i * Br) * p.dim * (fp8 ? 1 : 2);
+    }
+    if (fp8) {
+      result.read += heads * Tr * (Br / 64) * 128 * 3 * 4;  // every consumer thread reads three descales for a piece of work
+      // The quantizer: 2 bytes an element, twice; 1 byte. A chunk's CTA writes its largest, and reads those of its head.
+      for (int64_t rows : {p.seq_q, p.seq_k, p.seq_k}) {
+        const int64_t count = rows * p.dim, chunks = (count + 32767) / 32768;
+        result.read += heads * (4 * count + chunks * chunks * 4);
+        result.written += heads * (count + chunks * 4) + (count > 0 ? heads * 4 : 0);
+      }
     }
   }
   return result;
@@ -227,6 +242,7 @@ using Row = std::function<double(int64_t b, int64_t h, int64_t i)>;
 
 constexpr auto zero = [](int64_t, int64_t, int64_t, int64_t) { return 0.0; };
 
+// FP8 steps are asked only where all numbers survive quantization (fp8_too): the powers of two and the largest.
 struct Probe {
   const char* name;
   Problem problem;
@@ -235,6 +251,7 @@ struct Probe {
   Row LSE;                // empty: not checked
   double O_error;         // absolute
   double LSE_error = 2e-3;
+  bool fp8_too = false;
 };
 
 std::vector<uint16_t> fill(int64_t batch, int64_t heads, int64_t rows, int64_t dim, const Element& f) {
@@ -259,8 +276,9 @@ void check_probe(const Probe& probe) {
     q.exact.LSE.push_back(probe.LSE ? probe.LSE(b, h, i) : from_reference.LSE[r]);
   }
   q.allowed = {probe.O_error, infinity, probe.LSE_error};
+  q.fp8 = std::make_shared<Question>(q);
   for (const Step& step : steps()) {
-    if (!takes(step, p.dim)) continue;
+    if (!takes(step, p.dim) || (is_fp8(step) && !probe.fp8_too)) continue;
     INFO(probe.name, " ", words(p), " ", step.name);
     const Outcome outcome = run(step, q);
     CHECK_MESSAGE(outcome.right(), outcome.message);
@@ -282,7 +300,7 @@ const Element random_up_to(double limit) {
 TEST_CASE("closed form: no key at all") {
   for (bool causal : {false, true})
     check_probe({"no key: O = 0, LSE = -inf, exactly", {1, 2, 3, 0, 64, causal, 0.125f},
-                 [](auto...) { return 1.0; }, zero, zero, zero, [](auto...) { return -infinity; }, 0, 0});
+                 [](auto...) { return 1.0; }, zero, zero, zero, [](auto...) { return -infinity; }, 0, 0, true});
 }
 
 TEST_CASE("closed form: causal masks of both shapes") {
@@ -315,6 +333,21 @@ TEST_CASE("closed form: growing scores, weights 2^j") {
                  [want](auto...) { return want; }, [N](auto...) { return N * std::log(2) + std::log1p(-std::exp2(-N)); },
                  2e-3 * want});
   }
+}
+
+TEST_CASE("closed form: many small weights, which e4m3 holds as 2^8 P but not as P") {
+  check_probe({"one weight of 1, 256 of 2^-11", {1, 1, 1, 257, 64, false, 0.69314718f},
+               [](int64_t, int64_t, int64_t, int64_t c) { return c == 0 ? 1.0 : 0.0; },
+               [](int64_t, int64_t, int64_t j, int64_t c) { return j > 0 && c == 0 ? -11.0 : 0.0; }, [](auto...) { return 1.0; },
+               [](auto...) { return 1.0; }, [](auto...) { return std::log1p(256 * std::exp2(-11)); }, 2e-3, 2e-3, true});
+}
+
+TEST_CASE("closed form: means of powers of two") {
+  for (int64_t dim : {64, 128, 256})
+    check_probe({"V[j][c] = 2^(c mod 4)", {1, 2, 70, 130, dim, true, attention::default_scale(dim)}, zero, zero,
+                 [](int64_t, int64_t h, int64_t, int64_t c) { return std::exp2(static_cast<double>(c % 4 + h)); },
+                 [](int64_t, int64_t h, int64_t, int64_t c) { return std::exp2(static_cast<double>(c % 4 + h)); },
+                 [](int64_t, int64_t, int64_t i) { return std::log(61.0 + static_cast<double>(i)); }, 4e-2, 2e-3, true});
 }
 
 TEST_CASE("closed form: one key wins by 10000") {

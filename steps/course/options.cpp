@@ -100,7 +100,7 @@ void ProblemOptions::add_to(CLI::App& app) {
   app.add_option("--seq", seq, "Queries and keys a head, both")->group("Problem");
   app.add_option("--seq-q", seq_q, "Queries a head, Sq")->group("Problem");
   app.add_option("--seq-k", seq_k, "Keys a head, Sk")->group("Problem");
-  app.add_option("--dim", dim, "Head dimension D: 64 or 128")->group("Problem");
+  app.add_option("--dim", dim, "Head dimension D: 64, 128 or, from 36 on, 256")->group("Problem");
   app.add_flag("--causal", causal, "Key j is visible to query i iff j <= i + Sk - Sq")->group("Problem");
   app.add_option("--scale", scale, "Scale of the scores; default 1/sqrt(D)")->group("Problem");
   std::string names;

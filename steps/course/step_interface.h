@@ -42,6 +42,10 @@ int32_t flash_attention(const flash_problem* problem, const flash_tensors* tenso
 /// Valid after flash_attention(); simulated, registers, spills and CTAs per SM are -1.
 const char* flash_kernels(void);
 
+/// What the products multiply: "fp16", or "fp8" if the step quantizes Q, K and V first. Its answer is then that of
+/// the quantized tensors.
+const char* flash_precision(void);
+
 #ifdef __cplusplus
 }
 #endif

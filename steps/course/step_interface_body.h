@@ -68,3 +68,8 @@ FLASH_EXPORT const char* flash_kernels(void) {
 #else
 FLASH_EXPORT const char* flash_kernels(void) { return ""; }
 #endif
+
+#ifndef FLASH_PRECISION  // an FP8 step's attention.cu says so
+#define FLASH_PRECISION "fp16"
+#endif
+FLASH_EXPORT const char* flash_precision(void) { return FLASH_PRECISION; }

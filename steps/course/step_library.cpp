@@ -30,6 +30,7 @@ StepLibrary::StepLibrary(const std::filesystem::path& file) {
   find(handle, "flash_workspace_bytes", file, workspace_);
   find(handle, "flash_attention", file, attention_);
   find(handle, "flash_kernels", file, kernels_);
+  find(handle, "flash_precision", file, precision_);
 }
 
 size_t StepLibrary::workspace_bytes(const attention::Problem& problem) const {

@@ -29,11 +29,15 @@ public:
   /// The kernels launched since the library was opened, one a line; see step_interface.h.
   std::string kernels() const { return kernels_(); }
 
+  /// Does it multiply FP8 numbers?
+  bool is_fp8() const { return std::string(precision_()) == "fp8"; }
+
 private:
   // The library is never closed: what the simulator remembers of it (names of source files) stays valid.
   decltype(&flash_workspace_bytes) workspace_;
   decltype(&flash_attention) attention_;
   decltype(&flash_kernels) kernels_;
+  decltype(&flash_precision) precision_;
 };
 
 }  // namespace course
