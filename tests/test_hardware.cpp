@@ -2,12 +2,10 @@
 /// Every wrapper of hardware/ and the parts of CUDA that steps use, on one machine: this file is linked once
 /// with the module for the simulated GPU and once with that for the GPU. What must come out is written down
 /// here anew, from NVIDIA's PTX ISA and CUDA C++ Programming Guide, whose sections the tests name.
-#include <doctest/doctest.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <limits>
@@ -16,46 +14,14 @@
 #include <string>
 #include <vector>
 
-#include "tests/hardware_kernels.h"
+#include "tests/kernel_tests.h"
 
 namespace {
 
-using Words = std::vector<uint32_t>;
 constexpr float infinity = std::numeric_limits<float>::infinity();
 const float not_a_number = std::numeric_limits<float>::quiet_NaN();
-constexpr int skipped = 77;
 
-// Without its machine this program ends before its first test.
-const bool machine_is_here = [] {
-  if (const char* why = flash_test_unavailable()) {
-    std::printf("skipped: %s\n", why);
-    std::exit(skipped);
-  }
-  return true;
-}();
-
-Words run(const char* kernel, const Words& in, Words out) {
-  const char* error = flash_test_run(kernel, in.data(), static_cast<int>(in.size()), out.data(),
-                                     static_cast<int>(out.size()));
-  INFO(kernel);
-  REQUIRE_MESSAGE(error == nullptr, error);
-  return out;
-}
-Words run(const char* kernel, const Words& in, size_t out_words) {
-  return run(kernel, in, Words(out_words, 0));
-}
-
-uint32_t bits(float x) { return std::bit_cast<uint32_t>(x); }
 float number(uint32_t bits) { return std::bit_cast<float>(bits); }
-
-// Compares and names the first word that differs.
-void check_equal(const Words& is, const Words& should) {
-  REQUIRE(is.size() == should.size());
-  const auto [a, b] = std::mismatch(is.begin(), is.end(), should.begin());
-  if (a == is.end()) return;
-  INFO("first difference at word ", a - is.begin(), " of ", is.size());
-  CHECK(*a == *b);
-}
 
 // --- FP16, IEEE 754 binary16: s eeeee mmmmmmmmmm -----------------------------------------------------------
 

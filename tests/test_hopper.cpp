@@ -2,52 +2,18 @@
 /// Every wrapper of hardware/ that needs Hopper, on one machine: this file is linked once with the module for the simulated
 /// GPU and once with that for the GPU. What must come out is written down here anew, from NVIDIA's PTX ISA, whose sections
 /// the tests name.
-#include <doctest/doctest.h>
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "tests/hardware_kernels.h"
+#include "tests/kernel_tests.h"
 
 namespace {
-
-using Words = std::vector<uint32_t>;
-constexpr int skipped = 77;
-
-// Without its machine this program ends before its first test.
-const bool machine_is_here = [] {
-  if (const char* why = flash_test_unavailable()) {
-    std::printf("skipped: %s\n", why);
-    std::exit(skipped);
-  }
-  return true;
-}();
-
-Words run(const std::string& kernel, const Words& in, Words out) {
-  const char* error =
-      flash_test_run(kernel.c_str(), in.data(), static_cast<int>(in.size()), out.data(), static_cast<int>(out.size()));
-  const std::string sentence = error ? error : "";
-  INFO(kernel);
-  REQUIRE_MESSAGE(error == nullptr, sentence);
-  return out;
-}
-Words run(const std::string& kernel, const Words& in, size_t out_words) { return run(kernel, in, Words(out_words, 0)); }
-
-void check_equal(const Words& is, const Words& should) {
-  REQUIRE(is.size() == should.size());
-  const auto [a, b] = std::mismatch(is.begin(), is.end(), should.begin());
-  if (a == is.end()) return;
-  INFO("first difference at word ", a - is.begin(), " of ", is.size());
-  CHECK(*a == *b);
-}
-
-uint32_t bits(float x) { return std::bit_cast<uint32_t>(x); }
 
 // The FP16 code of an integer of magnitude 0 .. 2048.
 uint32_t half_of(int x) {
