@@ -208,8 +208,10 @@ void check_sizes(const Problem& p, int64_t largest_dim) {
            default_scale(p.dim), ".");
 }
 
-void check(const Problem& p, const Tensors& t, size_t needed_workspace, int64_t largest_dim) {
+void check(const Problem& p, const Tensors& t, size_t needed_workspace, int64_t largest_dim, bool takes_fp8) {
   check_sizes(p, largest_dim);
+  if (t.descales && !takes_fp8)
+    refuse("Q, K and V come with descales, as e4m3 tensors do; this step takes FP16. Pass FP16 tensors and no descales.");
   if (p.query_rows() == 0) return;  // nothing will be read or written
   check_pointer("Q", t.Q, 16);
   if (p.seq_k > 0) {

@@ -54,6 +54,10 @@ struct Tensors {
   float* LSE = nullptr;         ///< [batch, heads, seq_q], natural logarithm
   void* workspace = nullptr;    ///< scratch memory of the step, aligned to 16 bytes
   size_t workspace_bytes = 0;   ///< how much of it there is
+
+  /// Null: Q, K and V are FP16. For an FP8 step they may also be what it makes of FP16 tensors: e4m3, laid out as the step
+  /// says, and here is what they are to be multiplied by.
+  const float* descales = nullptr;
 };
 
 /// Thrown for whatever is not supported; what() is a full sentence with the number that failed.
@@ -64,9 +68,11 @@ class Refused : public std::runtime_error {
 /// Checks everything about a problem that can be wrong before a kernel is launched.
 /// @param needed_workspace  the least number of bytes that the step can work with
 /// @param largest_dim       128: dimensions 64 and 128 are supported; 256: 64, 128 and 256
+/// @param takes_fp8         whether Q, K and V may be e4m3
 /// @throws Refused  negative size, other dim, |scale| > 2^80 or not a number, null or misaligned pointer, too
-///                  little workspace
-void check(const Problem& problem, const Tensors& tensors, size_t needed_workspace, int64_t largest_dim = 128);
+///                  little workspace, e4m3 tensors for a step that takes FP16
+void check(const Problem& problem, const Tensors& tensors, size_t needed_workspace, int64_t largest_dim = 128,
+           bool takes_fp8 = false);
 
 /// The part of check() that needs no tensors.
 void check_sizes(const Problem& problem, int64_t largest_dim = 128);

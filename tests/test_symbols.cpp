@@ -79,7 +79,7 @@ bool loads_a_sanitizer(const fs::path& file) {
          text.find("NEEDED               libubsan") != text.npos;
 }
 
-const std::set<std::string> step_interface = {"flash_attention", "flash_kernels", "flash_precision",
+const std::set<std::string> step_interface = {"flash_attention", "flash_kernels", "flash_precision", "flash_quantized",
                                               "flash_workspace_bytes"};
 
 }  // namespace

@@ -523,7 +523,7 @@ __global__ void clear_kernel(unsigned* counter) { *counter = 0; }
 
 // [heads, N, d] of FP8 as the copy engine sees it: up to 128 columns, N rows, groups of columns, heads.
 template <int d>
-TensorMap tile_map(const uint8_t* tensor, int heads, int N, int box_rows) {
+TensorMap tile_map(const void* tensor, int heads, int N, int box_rows) {
   constexpr uint64_t span = Tile8<Bc, d>::span;
   const uint64_t rows = max(N, 1);  // a tensor map has at least one; if there is none, it is not read
   return tensor_map<4>(tensor, {span, rows, d / span, static_cast<uint64_t>(heads)}, {d, span, rows * d},
@@ -546,21 +546,28 @@ void quantize(const void* x, uint8_t* to, float* descales, float* amax, int head
 }
 
 template <int d>
-void start(const Tensors& t, const Workspace& w, const Device& device, Shape shape) {
-  launch("clear_kernel", clear_kernel, 1, 1, 0, device, w.counter);
+void start(const Tensors& t, unsigned* counter, const Device& device, Shape shape) {
+  launch("clear_kernel", clear_kernel, 1, 1, 0, device, counter);
   const int all = shape.heads * ((shape.Nq + Br<d> - 1) / Br<d>);
   launch("attention_kernel", attention_kernel<d>, min(all, device.sm_count), threads<d>, sizeof(SharedMemory<d>), device,
-         tile_map<d>(w.Q, shape.heads, shape.Nq, 64), tile_map<d>(w.K, shape.heads, shape.Nk, Bc),
-         tile_map<d>(w.V, shape.heads, shape.Nk, Bc), O_map<d>(t.O, shape.heads, shape.Nq), w.descales, t.LSE, w.counter,
-         shape);
+         tile_map<d>(t.Q, shape.heads, shape.Nq, 64), tile_map<d>(t.K, shape.heads, shape.Nk, Bc),
+         tile_map<d>(t.V, shape.heads, shape.Nk, Bc), O_map<d>(t.O, shape.heads, shape.Nq), t.descales, t.LSE, counter, shape);
 }
 
 }  // namespace
 
 size_t workspace_bytes(const Problem& p, const Device&) { return Workspace(p, nullptr).bytes; }
 
-void forward(const Problem& p, const Tensors& t, const Device& device) {
-  attention::check(p, t, workspace_bytes(p, device), 256);
+// The tensors with Q, K and V as forward() quantizes them: e4m3 in the same order, [B, H, N, d], and descales [3, B, H], the
+// factors of Q's heads, K's and V's.
+Tensors quantized(const Problem& p, Tensors t) {
+  const Workspace w(p, t.workspace);
+  t.Q = w.Q, t.K = w.K, t.V = w.V, t.descales = w.descales;
+  return t;
+}
+
+void forward(const Problem& p, const Tensors& given, const Device& device) {
+  attention::check(p, given, workspace_bytes(p, device), 256, true);
   if (p.query_rows() == 0) return;
   const int64_t heads = p.batch * p.heads;
   const int64_t fit = (32 << 20) / (4 * p.dim * max(p.seq_k, int64_t{1}));  // heads whose K and V fit 32 MB of L2
@@ -571,13 +578,16 @@ void forward(const Problem& p, const Tensors& t, const Device& device) {
                     p.scale == 0 ? 1.0f : fabsf(p.scale),
                     static_cast<int>(heads),
                     p.causal ? static_cast<int>(min(max(fit, int64_t{1}), heads)) : 1};
-  const Workspace w(p, t.workspace);
-  quantize(t.Q, w.Q, w.descales, w.amax, shape.heads, p.seq_q * p.dim, device);
-  quantize(t.K, w.K, w.descales + heads, w.amax, shape.heads, p.seq_k * p.dim, device);
-  quantize(t.V, w.V, w.descales + 2 * heads, w.amax, shape.heads, p.seq_k * p.dim, device);
-  if (p.dim == 64) start<64>(t, w, device, shape);
-  if (p.dim == 128) start<128>(t, w, device, shape);
-  if (p.dim == 256) start<256>(t, w, device, shape);
+  const Workspace w(p, given.workspace);
+  if (!given.descales) {
+    quantize(given.Q, w.Q, w.descales, w.amax, shape.heads, p.seq_q * p.dim, device);
+    quantize(given.K, w.K, w.descales + heads, w.amax, shape.heads, p.seq_k * p.dim, device);
+    quantize(given.V, w.V, w.descales + 2 * heads, w.amax, shape.heads, p.seq_k * p.dim, device);
+  }
+  const Tensors t = given.descales ? given : quantized(p, given);
+  if (p.dim == 64) start<64>(t, w.counter, device, shape);
+  if (p.dim == 128) start<128>(t, w.counter, device, shape);
+  if (p.dim == 256) start<256>(t, w.counter, device, shape);
 }
 
 }  // namespace step_37

@@ -24,6 +24,7 @@ typedef struct flash_tensors {
   float* LSE;
   void* workspace;
   uint64_t workspace_bytes;
+  const float* descales;  ///< null: Q, K, V are FP16; else they are what flash_quantized() says
 } flash_tensors;
 
 /// Bytes of scratch memory that the step wants for a problem.
@@ -36,6 +37,11 @@ int64_t flash_workspace_bytes(const flash_problem* problem, char* error, int64_t
 /// @return  0, or 1 with a full sentence in `error`
 int32_t flash_attention(const flash_problem* problem, const flash_tensors* tensors, void* stream, char* error,
                         int64_t error_bytes);
+
+/// Where in the workspace an FP8 step's last flash_attention() for this problem left Q, K and V in e4m3, and their descales:
+/// replaces these four pointers. With them, flash_attention() starts with attention, without quantizing.
+/// @return  0, or 1 with a full sentence in `error`
+int32_t flash_quantized(const flash_problem* problem, flash_tensors* tensors, char* error, int64_t error_bytes);
 
 /// What the step launches for this problem, for the lesson's table: one line a kernel,
 /// "name registers=40 spill_bytes=0 static_shared=0 dynamic_shared=57600 threads=256 ctas_per_sm=1\n".

@@ -14,6 +14,9 @@ namespace {
 attention::Problem from_c(const flash_problem& p) {
   return {p.batch, p.heads, p.seq_q, p.seq_k, p.dim, p.causal != 0, p.scale};
 }
+attention::Tensors from_c(const flash_tensors& t) {
+  return {t.Q, t.K, t.V, t.O, t.LSE, t.workspace, t.workspace_bytes, t.descales};
+}
 
 // Runs `work`; a thrown sentence goes to the caller's buffer.
 template <typename Work>
@@ -42,9 +45,19 @@ FLASH_EXPORT int64_t flash_workspace_bytes(const flash_problem* problem, char* e
 
 FLASH_EXPORT int32_t flash_attention(const flash_problem* problem, const flash_tensors* t, void* stream, char* error,
                                      int64_t error_bytes) {
+  return !guarded(error, error_bytes,
+                  [&] { STEP::forward(from_c(*problem), from_c(*t), current_device(stream)); });
+}
+
+FLASH_EXPORT int32_t flash_quantized(const flash_problem* problem, flash_tensors* t, char* error, int64_t error_bytes) {
   return !guarded(error, error_bytes, [&] {
-    STEP::forward(from_c(*problem), {t->Q, t->K, t->V, t->O, t->LSE, t->workspace, t->workspace_bytes},
-                  current_device(stream));
+#ifdef FLASH_PRECISION
+    const attention::Tensors q = STEP::quantized(from_c(*problem), from_c(*t));
+    t->Q = q.Q, t->K = q.K, t->V = q.V, t->descales = q.descales;
+#else
+    (void)problem, (void)t;
+    throw attention::Refused("This step multiplies FP16 numbers; it quantizes nothing.");
+#endif
   });
 }
 

@@ -13,6 +13,10 @@ flash_problem to_c(const attention::Problem& p) {
   return {p.batch, p.heads, p.seq_q, p.seq_k, p.dim, p.causal, p.scale};
 }
 
+flash_tensors to_c(const attention::Tensors& t) {
+  return {t.Q, t.K, t.V, t.O, t.LSE, t.workspace, t.workspace_bytes, t.descales};
+}
+
 template <typename Function>
 void find(void* handle, const char* name, const std::filesystem::path& file, Function& function) {
   function = reinterpret_cast<Function>(dlsym(handle, name));
@@ -29,6 +33,7 @@ StepLibrary::StepLibrary(const std::filesystem::path& file) {
   if (!handle) throw Failure("The step's library cannot be opened: " + std::string(dlerror()) + ".");
   find(handle, "flash_workspace_bytes", file, workspace_);
   find(handle, "flash_attention", file, attention_);
+  find(handle, "flash_quantized", file, quantized_);
   find(handle, "flash_kernels", file, kernels_);
   find(handle, "flash_precision", file, precision_);
 }
@@ -44,8 +49,18 @@ size_t StepLibrary::workspace_bytes(const attention::Problem& problem) const {
 void StepLibrary::run(const attention::Problem& problem, const attention::Tensors& t, void* stream) const {
   char error[1024] = "";
   const flash_problem p = to_c(problem);
-  const flash_tensors tensors{t.Q, t.K, t.V, t.O, t.LSE, t.workspace, t.workspace_bytes};
+  const flash_tensors tensors = to_c(t);
   if (attention_(&p, &tensors, stream, error, sizeof error)) throw attention::Refused(error);
+}
+
+attention::Tensors StepLibrary::quantized(const attention::Problem& problem, const attention::Tensors& tensors) const {
+  char error[1024] = "";
+  const flash_problem p = to_c(problem);
+  flash_tensors t = to_c(tensors);
+  if (quantized_(&p, &t, error, sizeof error)) throw attention::Refused(error);
+  attention::Tensors result = tensors;
+  result.Q = t.Q, result.K = t.K, result.V = t.V, result.descales = t.descales;
+  return result;
 }
 
 }  // namespace course

@@ -26,6 +26,10 @@ public:
   void run(const attention::Problem& problem, const attention::Tensors& tensors,
            void* stream = nullptr) const;
 
+  /// Where in the workspace an FP8 step's last run left its e4m3 tensors; see flash_quantized().
+  /// @throws attention::Refused  this step multiplies FP16
+  attention::Tensors quantized(const attention::Problem& problem, const attention::Tensors& tensors) const;
+
   /// The kernels launched since the library was opened, one a line; see step_interface.h.
   std::string kernels() const { return kernels_(); }
 
@@ -36,6 +40,7 @@ private:
   // The library is never closed: what the simulator remembers of it (names of source files) stays valid.
   decltype(&flash_workspace_bytes) workspace_;
   decltype(&flash_attention) attention_;
+  decltype(&flash_quantized) quantized_;
   decltype(&flash_kernels) kernels_;
   decltype(&flash_precision) precision_;
 };
