@@ -11,9 +11,14 @@ PyTorch 2.11.0+cu130, is a third party's build of FlashAttention-3's code for Ho
 
 (The package fa3-fwd 0.0.3 is built without FP16.) Who is absent or refuses a problem is named and skipped.
 Each gets Q, K and V contiguous in its own layout: [B, H, S, D], and [B, S, H, D] for FlashAttention-3.
-Every competitor is verified first, then timed in turn with both protocols:
 
-    burst   0.4 s idle, then the kernel alone; median of the launches that begin 10 to 40 ms after the start
+FP8: fa3fp8 is FlashAttention-3 on e4m3 tensors, with a factor a head, its quantization untimed. A step that multiplies
+FP8 numbers is timed twice: "37_fp8" quantizes FP16 tensors and attends, "37_fp8 attention" starts from what it quantized.
+
+Every competitor is verified first, then timed in turn with both protocols, as a CUDA graph of as many launches as take
+0.3 ms, so that the time to launch is not measured:
+
+    burst   0.4 s idle, then the kernel alone; median of the replays that begin 10 to 40 ms after the start
     steady  the same run, median of the last 0.3 s of 0.7 s, when the power limiter has settled
 
 FLOPs are 4 * B * H * Sq * Sk * D, halved for causal. TFLOP/s of different runs are not comparable to a per cent;
@@ -43,18 +48,21 @@ class Problem(ctypes.Structure):
 
 class Tensors(ctypes.Structure):
     _fields_ = [(n, ctypes.c_void_p) for n in ("Q", "K", "V", "O", "LSE", "workspace")] + [
-        ("workspace_bytes", ctypes.c_uint64)]
+        ("workspace_bytes", ctypes.c_uint64), ("descales", ctypes.c_void_p)]
 
 
 class Step:
-    """One step's shared library."""
+    """One step's shared library. With `alone`, an FP8 step starts from tensors that it has quantized before."""
 
     note = ""
 
-    def __init__(self, path):
-        self.name = path.name.split(".")[0]
+    def __init__(self, path, alone=False):
+        self.name = path.name.split(".")[0] + (" attention" if alone else "")
         self.library = ctypes.CDLL(str(path))
         self.library.flash_workspace_bytes.restype = ctypes.c_int64
+        self.library.flash_precision.restype = ctypes.c_char_p
+        self.fp8 = self.library.flash_precision() == b"fp8"
+        self.alone = alone
         self.error = ctypes.create_string_buffer(1000)
 
     def prepare(self, q, k, v, causal):
@@ -69,19 +77,24 @@ class Step:
         workspace = torch.full((max(size, 16),), 255, dtype=torch.uint8, device=q.device)
         tensors = Tensors(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse.data_ptr(),
                           workspace.data_ptr(), workspace.numel())
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
 
         def launch(keep=(problem, tensors, workspace, q, k, v)):
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
             if self.library.flash_attention(ctypes.byref(problem), ctypes.byref(tensors), stream, self.error, 1000):
                 raise RuntimeError(self.error.value.decode())
 
+        if self.alone:
+            launch()
+            out.fill_(float("nan"))
+            if self.library.flash_quantized(ctypes.byref(problem), ctypes.byref(tensors), self.error, 1000):
+                raise RuntimeError(self.error.value.decode())
         return launch, out
 
 
 class Backend:
     """One of PyTorch's scaled_dot_product_attention backends."""
 
-    note = ""
+    note, fp8 = "", False
 
     def __init__(self, name, backend):
         self.name, self.backend = name, backend
@@ -100,9 +113,8 @@ class Backend:
 class FlashAttention3:
     """FlashAttention-3's own kernels, from whichever installed package has its Python interface."""
 
-    name = "fa3"
-
-    def __init__(self):
+    def __init__(self, name="fa3"):
+        self.name, self.fp8 = name, name == "fa3fp8"
         try:
             self.forward = importlib.import_module("flash_attn_interface").flash_attn_func
         except (ImportError, OSError, AttributeError) as error:
@@ -111,11 +123,17 @@ class FlashAttention3:
         self.note = " ".join(f"{p} {importlib.metadata.version(p)}" for p in sorted(set(packages)))
 
     def prepare(self, q, k, v, causal):
+        descales = {}
+        if self.fp8:
+            for name, t in (("q", q), ("k", k), ("v", v)):  # [batch, heads]
+                descales[f"{name}_descale"] = t.float().abs().amax((2, 3)) / 448
+            q, k, v = ((t.float() / descale[:, :, None, None]).to(torch.float8_e4m3fn)
+                       for t, descale in zip((q, k, v), descales.values()))
         q, k, v = (t.transpose(1, 2).contiguous() for t in (q, k, v))
         box = {}
 
         def launch():  # num_splits=0: it may split the keys, as it sees fit
-            out = self.forward(q, k, v, causal=causal, num_splits=0)
+            out = self.forward(q, k, v, causal=causal, num_splits=0, **descales)
             box["out"] = (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
 
         launch()
@@ -126,9 +144,14 @@ def competitors(args):
     """The steps and backends that the arguments name; a backend that is absent is named."""
     wanted = [s for s in args.steps.split(",") if s]
     libraries = sorted(pathlib.Path(args.lib).glob("*.gpu.so"))
-    result = [Step(p) for p in libraries if not wanted or any(p.name.startswith(w) for w in wanted)]
+    result = []
+    for path in libraries:
+        if not wanted or any(path.name.startswith(w) for w in wanted):
+            result.append(Step(path))
+            result += [Step(path, alone=True)] if result[-1].fp8 else []
     known = {"fa2": lambda: Backend("fa2", SDPBackend.FLASH_ATTENTION),
-             "cudnn": lambda: Backend("cudnn", SDPBackend.CUDNN_ATTENTION), "fa3": FlashAttention3}
+             "cudnn": lambda: Backend("cudnn", SDPBackend.CUDNN_ATTENTION),
+             "fa3": FlashAttention3, "fa3fp8": lambda: FlashAttention3("fa3fp8")}
     for name in args.backends.split(","):
         try:
             result += [known[name]()] if name in known else []
@@ -149,14 +172,35 @@ def reference_rows(q, k, v, causal, rows):
     return torch.stack(result)
 
 
-def verified(out, want, rows):
+def verified(out, want, rows, fp8):
     got = torch.stack([out[0, 0, rows], out[-1, -1, rows]]).double()
     error = ((got - want).norm() / want.norm()).item()
-    return error <= 2e-3  # false for NaN
+    return error <= (8e-2 if fp8 else 2e-3)  # false for NaN; rounding N(0, 1) to e4m3 makes 5e-2
+
+
+def graph_of(launch):
+    """A CUDA graph of as many launches as take 0.3 ms, and how many these are."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        launch()
+        begin.record()
+        for _ in range(10):
+            launch()
+        end.record()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    count = max(1, round(0.3 / (begin.elapsed_time(end) / 10)))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(count):
+            launch()
+    return graph, count
 
 
 def time_launches(launch, seconds=0.7, idle=0.4):
-    """(start, duration) in ms of every launch of one run that begins after an idle pause."""
+    """(start, duration) in ms of every call of `launch` in one run that begins after an idle pause."""
     launch()
     torch.cuda.synchronize()
     time.sleep(idle)
@@ -183,11 +227,17 @@ def sm_clock():
 
 
 def protocols(launch):
-    """Median ms and number of launches of burst and steady; the note says if a launch outlasts the window."""
+    """Median ms of a launch and number of replays of burst and steady; the note says if a launch outlasts the window."""
+    graph, count = graph_of(launch)
+    result = measure(graph.replay)
+    return {p: (ms / count, replays, note) for p, (ms, replays, note) in result.items()}
+
+
+def measure(launch):
     runs = time_launches(launch)
     longest = max(d for _, d in runs)
     if longest > 30:  # longer than the burst window: three runs
-        three = statistics.median(d for _, d in time_launches(launch, seconds=0.0, idle=0.4)[:1] +
+        three = statistics.median(d for _, d in time_launches(launch, 0.0)[:1] +
                                   time_launches(launch, 0.0)[:1] + time_launches(launch, 0.0)[:1])
         return {"burst": (three, 3, "three runs"), "steady": (statistics.median(d for _, d in runs), len(runs), "")}
     end = runs[-1][0]
@@ -224,7 +274,7 @@ def main():
     parser.add_argument("--lengths", default="2048,4096,8192,16384", help="16384 tokens in all, hidden size 2048")
     parser.add_argument("--causal", default="0,1")
     parser.add_argument("--shapes", default="", help="BxHxSqxSkxD,... instead of --dims and --lengths; full mask")
-    parser.add_argument("--backends", default="fa2,cudnn,fa3", help="any of fa2, cudnn, fa3, none")
+    parser.add_argument("--backends", default="fa2,cudnn,fa3", help="any of fa2, cudnn, fa3, fa3fp8, none")
     parser.add_argument("--csv", default="peers.csv")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -255,7 +305,7 @@ def main():
                     print(f"{line}: {competitor.name} skipped: {str(error).splitlines()[0]}")
                     continue
                 torch.cuda.synchronize()
-                right = verified(out["out"] if isinstance(out, dict) else out, want, rows)
+                right = verified(out["out"] if isinstance(out, dict) else out, want, rows, competitor.fp8)
                 if not right:
                     print(f"{line}: {competitor.name} is WRONG and not timed")
                     continue
