@@ -75,22 +75,26 @@ __device__ __forceinline__ void wgmma_wait(Registers&... registers) {
 // The names of the first registers of an instruction, and the registers themselves.
 #define NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define NAMES_40 NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define NAMES_36 NAMES_32 ", %32, %33, %34, %35"
+#define NAMES_40 NAMES_36 ", %36, %37, %38, %39"
 #define NAMES_48 NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define NAMES_64 NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define NAMES_72 NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define NAMES_68 NAMES_64 ", %64, %65, %66, %67"
+#define NAMES_72 NAMES_68 ", %68, %69, %70, %71"
 #define NAMES_80 NAMES_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
 #define NAMES_88 NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
 #define NAMES_96 NAMES_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
 #define NAMES_112 NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110" \
   ", %111"
 #define NAMES_128 NAMES_112 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define FLOATS_8(c, i) \
-  "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), "+f"(c[i + 7])
+#define FLOATS_4(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
+#define FLOATS_8(c, i) FLOATS_4(c, i), FLOATS_4(c, i + 4)
 #define FLOATS_32(c) FLOATS_8(c, 0), FLOATS_8(c, 8), FLOATS_8(c, 16), FLOATS_8(c, 24)
+#define FLOATS_36(c) FLOATS_32(c), FLOATS_4(c, 32)
 #define FLOATS_40(c) FLOATS_32(c), FLOATS_8(c, 32)
 #define FLOATS_48(c) FLOATS_40(c), FLOATS_8(c, 40)
 #define FLOATS_64(c) FLOATS_48(c), FLOATS_8(c, 48), FLOATS_8(c, 56)
+#define FLOATS_68(c) FLOATS_64(c), FLOATS_4(c, 64)
 #define FLOATS_72(c) FLOATS_64(c), FLOATS_8(c, 64)
 #define FLOATS_80(c) FLOATS_72(c), FLOATS_8(c, 72)
 #define FLOATS_88(c) FLOATS_80(c), FLOATS_8(c, 80)
@@ -181,9 +185,11 @@ constexpr bool is_fp8 = std::is_same_v<T, e4m3> || std::is_same_v<T, e5m2>;
     if constexpr (!l && !r) WGMMA_FP8_RS(N, COUNT, "e5m2.e5m2", P0, P1, P2, P3, P4, P5, P6); \
   }
 WGMMA_FP8(64, 32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+WGMMA_FP8(72, 36, "%36", "%37", "%38", "%39", "%40", "%41", "%42")
 WGMMA_FP8(80, 40, "%40", "%41", "%42", "%43", "%44", "%45", "%46")
 WGMMA_FP8(96, 48, "%48", "%49", "%50", "%51", "%52", "%53", "%54")
 WGMMA_FP8(128, 64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+WGMMA_FP8(136, 68, "%68", "%69", "%70", "%71", "%72", "%73", "%74")
 WGMMA_FP8(160, 80, "%80", "%81", "%82", "%83", "%84", "%85", "%86")
 WGMMA_FP8(192, 96, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
 WGMMA_FP8(224, 112, "%112", "%113", "%114", "%115", "%116", "%117", "%118")
