@@ -43,7 +43,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 class Problem(ctypes.Structure):
     _fields_ = [(n, ctypes.c_int64) for n in ("batch", "heads", "seq_q", "seq_k", "dim")] + [
-        ("causal", ctypes.c_int32), ("scale", ctypes.c_float)]
+        ("causal", ctypes.c_int32), ("scale", ctypes.c_float), ("dtype", ctypes.c_int32)]
 
 
 class Tensors(ctypes.Structure):
@@ -68,7 +68,7 @@ class Step:
     def prepare(self, q, k, v, causal):
         """Returns a function that launches once, and the tensors O and LSE that it writes."""
         b, h, sq, d = q.shape
-        problem = Problem(b, h, sq, k.shape[2], d, causal, d ** -0.5)
+        problem = Problem(b, h, sq, k.shape[2], d, causal, d ** -0.5, q.dtype == torch.bfloat16)
         size = self.library.flash_workspace_bytes(ctypes.byref(problem), self.error, 1000)
         if size < 0:
             raise RuntimeError(self.error.value.decode())
