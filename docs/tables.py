@@ -143,10 +143,10 @@ def measured_ladder(steps):
 
 
 def peers_file(pattern, number=""):
-    """Rows and name of the newest file of this pattern that has the step."""
+    """FP16 rows and name of the newest file of this pattern that has the step."""
     for name in sorted(ROOT.glob(f"docs/results/*/{pattern}"), reverse=True):
         with open(name, newline="") as file:
-            rows = list(csv.DictReader(file))
+            rows = [r for r in csv.DictReader(file) if r.get("dtype", "fp16") == "fp16"]
         if any(r["competitor"].startswith(number) for r in rows):
             return rows, name.relative_to(ROOT)
     sys.exit(f"no docs/results/*/{pattern} has step {number}")
