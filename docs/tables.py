@@ -73,10 +73,12 @@ def results():
         return list(csv.DictReader(file)), str(bench[-1].relative_to(ROOT))
 
 
-def standard(rows, step, causal, protocol):
-    """The row of a step at the standard shape; a launch longer than the burst window has one for both protocols."""
+def standard(rows, step, causal, protocol, dtype="fp16"):
+    """The row of a step at the standard shape; a launch longer than the burst window has one for both protocols. Files
+    without the column dtype have FP16 alone."""
     for row in rows:
         if (row["step"] == step and int(row["causal"]) == causal and row["protocol"] in (protocol, "three runs") and
+                row.get("dtype", "fp16") == dtype and
                 (row["batch"], row["heads"], row["seq_q"], row["dim"]) == ("2", "16", "8192", "128")):
             return row
     return None
@@ -102,11 +104,14 @@ def measured_step(steps, name):
         return "Not measured yet.\n"
     prev = next(s for s in steps if s["step"] == name)["prev"]
     lines = ["| | burst | steady | against " + (prev or "–") + " (burst) |", "|---|---:|---:|---:|"]
-    for causal in (0, 1):
-        burst, steady = (standard(rows, name, causal, p) for p in ("burst", "steady"))
-        before = standard(rows, prev, causal, "burst")
+    for dtype, causal in (("fp16", 0), ("fp16", 1), ("bf16", 0), ("bf16", 1)):
+        burst, steady = (standard(rows, name, causal, p, dtype) for p in ("burst", "steady"))
+        if burst is None and dtype == "bf16":
+            continue
+        before = standard(rows, prev, causal, "burst", dtype)
         ratio = f"× {float(before['ms_median']) / float(burst['ms_median']):.2f}" if burst and before else "–"
-        lines.append(f"| {'causal' if causal else 'full'} | {speed(burst)} | {speed(steady, 'steady')} | {ratio} |")
+        what = ("causal" if causal else "full") + (", BF16" if dtype == "bf16" else "")
+        lines.append(f"| {what} | {speed(burst)} | {speed(steady, 'steady')} | {ratio} |")
     row = standard(rows, name, 0, "burst")
     if row:
         lines += ["", "| kernel | registers | spilled bytes | shared memory a CTA | threads | CTAs per SM |",
@@ -138,10 +143,10 @@ def measured_ladder(steps):
 
 
 def peers_file(pattern, number=""):
-    """Rows and name of the newest file of this pattern that has the step."""
+    """FP16 rows and name of the newest file of this pattern that has the step."""
     for name in sorted(ROOT.glob(f"docs/results/*/{pattern}"), reverse=True):
         with open(name, newline="") as file:
-            rows = list(csv.DictReader(file))
+            rows = [r for r in csv.DictReader(file) if r.get("dtype", "fp16") == "fp16"]
         if any(r["competitor"].startswith(number) for r in rows):
             return rows, name.relative_to(ROOT)
     sys.exit(f"no docs/results/*/{pattern} has step {number}")

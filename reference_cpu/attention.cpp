@@ -1,5 +1,5 @@
 /// @file
-/// What the contract refuses, the FP16 conversions, and exact attention with Eigen.
+/// What the contract refuses, the conversions of FP16 and BF16, and exact attention with Eigen.
 #include "attention.h"
 
 #include <Eigen/Dense>
@@ -61,13 +61,13 @@ void check_pointer(const char* name, const void* pointer, uintptr_t alignment) {
 template <class T>
 using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-float value_of(uint16_t bits) { return from_half(bits); }
-float value_of(float x) { return x; }
+float value_of(uint16_t bits, Dtype dtype) { return from_bits(bits, dtype); }
+float value_of(float x, Dtype) { return x; }
 
-/// `rows` rows of a tensor, FP16 or float, as a [rows, d] matrix.
+/// `rows` rows of a tensor, bit patterns or floats, as a [rows, d] matrix.
 template <class T, class In>
-Matrix<T> load(const In* x, int64_t rows, int64_t d) {
-  return Eigen::Map<const Matrix<In>>(x, rows, d).unaryExpr([](In element) { return T(value_of(element)); });
+Matrix<T> load(const In* x, int64_t rows, const Problem& p) {
+  return Eigen::Map<const Matrix<In>>(x, rows, p.dim).unaryExpr([&p](In x) { return T(value_of(x, p.dtype)); });
 }
 
 /// Rows of one head that are computed together: a [rows, keys] piece of S is all that is ever stored.
@@ -76,15 +76,15 @@ struct Chunk {
   int64_t head = 0;                ///< b * heads + h
 };
 
-/// Keys that are converted from FP16 at a time: [1024, 128] doubles fit in a core's L2 cache.
+/// Keys that are converted at a time: [1024, 128] doubles fit in a core's L2 cache.
 constexpr int64_t keys_at_a_time = 1024;
 
 template <class T>
 class ChunkAttention {
 public:
-  /// @param half  whether P and O are rounded to FP16, as a kernel rounds them
-  ChunkAttention(const Problem& problem, const Chunk& chunk, bool half)
-      : p(problem), chunk(chunk), half(half), rows(std::ssize(chunk.index)), visible(rows), m(rows), l(rows) {
+  /// @param rounds  whether P and O are rounded to the problem's dtype, as a kernel rounds them
+  ChunkAttention(const Problem& problem, const Chunk& chunk, bool rounds)
+      : p(problem), chunk(chunk), rounds(rounds), rows(std::ssize(chunk.index)), visible(rows), m(rows), l(rows) {
     for (int64_t r = 0; r < rows; ++r) visible[r] = p.visible_keys(chunk.index[r] % p.seq_q);
     widest = *std::max_element(visible.begin(), visible.end());
     narrowest = *std::min_element(visible.begin(), visible.end());
@@ -102,12 +102,12 @@ private:
   template <class In>
   void scores(const In* Q, const In* K) {
     Matrix<T> q(rows, p.dim);
-    for (int64_t r = 0; r < rows; ++r) q.row(r) = load<T>(Q + chunk.index[r] * p.dim, 1, p.dim);
+    for (int64_t r = 0; r < rows; ++r) q.row(r) = load<T>(Q + chunk.index[r] * p.dim, 1, p);
     P.resize(rows, widest);
     for (int64_t j = 0; j < widest; j += keys_at_a_time) {
       int64_t n = std::min(keys_at_a_time, widest - j);
-      Matrix<T> k = load<T>(K + j * p.dim, n, p.dim);
-      if (half)
+      Matrix<T> k = load<T>(K + j * p.dim, n, p);
+      if (rounds)
         P.middleCols(j, n) =
             q.lazyProduct(k.transpose());  // one order of summation: equal keys, equal scores
       else
@@ -131,7 +131,7 @@ private:
     // std::exp, since Eigen 3.4's own exp gives the smallest normal number, not 0, at -infinity.
     S = S.unaryExpr([m = m[r]](T s) { return std::exp(s - m); }).eval();
     l[r] = S.sum();
-    if (half) S = S.unaryExpr([](T w) { return T(from_half(to_half(float(w)))); }).eval();
+    if (rounds) S = S.unaryExpr([this](T w) { return rounded(w); }).eval();
   }
 
   /// sum = P V. A hidden key has P = 0, but 0 * NaN is NaN: where V holds such values, each row stops at its
@@ -141,7 +141,7 @@ private:
     sum.setZero(rows, p.dim);
     for (int64_t j = 0; j < widest; j += keys_at_a_time) {
       int64_t n = std::min(keys_at_a_time, widest - j);
-      Matrix<T> v = load<T>(V + j * p.dim, n, p.dim);
+      Matrix<T> v = load<T>(V + j * p.dim, n, p);
       if (j + n <= narrowest || v.allFinite()) {
         sum.noalias() += P.middleCols(j, n) * v;
         continue;
@@ -157,13 +157,15 @@ private:
     *LSE = double(m[r] + std::log(l[r]));  // -inf + log(0) for an empty row
     for (int64_t c = 0; c < p.dim; ++c) {
       T o = l[r] == 0 ? T(0) : sum(r, c) / l[r];
-      O[c] = half ? double(from_half(to_half(float(o)))) : double(o);
+      O[c] = double(rounds ? rounded(o) : o);
     }
   }
 
+  T rounded(T x) const { return T(from_bits(to_bits(float(x), p.dtype), p.dtype)); }
+
   const Problem& p;
   const Chunk& chunk;
-  bool half;
+  bool rounds;
   int64_t rows;
   int64_t widest = 0, narrowest = 0;  ///< most and fewest visible keys of a row
   std::vector<int64_t> visible;       ///< [rows] visible keys
@@ -173,7 +175,7 @@ private:
 };
 
 template <class T, class In>
-Rows compute(const Problem& p, const In* Q, const In* K, const In* V, std::vector<int64_t> rows, bool half) {
+Rows compute(const Problem& p, const In* Q, const In* K, const In* V, std::vector<int64_t> rows, bool rounds) {
   Rows result{p.dim, std::move(rows), {}, {}};
   const std::vector<int64_t>& index = result.index;
   result.O.resize(index.size() * p.dim);
@@ -184,7 +186,7 @@ Rows compute(const Problem& p, const In* Q, const In* K, const In* V, std::vecto
     int64_t head = index[begin] / p.seq_q;
     for (end = begin; end < index.size() && end < begin + most && index[end] / p.seq_q == head;) ++end;
     Chunk chunk{std::span(index).subspan(begin, end - begin), head};
-    ChunkAttention<T>(p, chunk, half).run(Q, K, V, &result.O[begin * p.dim], &result.LSE[begin]);
+    ChunkAttention<T>(p, chunk, rounds).run(Q, K, V, &result.O[begin * p.dim], &result.LSE[begin]);
   }
   return result;
 }
@@ -206,12 +208,16 @@ void check_sizes(const Problem& p, int64_t largest_dim) {
            "; it must be a number between -2^80 and 2^80 (about 1.2e24). The papers use "
            "1/sqrt(dim) = ",
            default_scale(p.dim), ".");
+  if (p.dtype != Dtype::fp16 && p.dtype != Dtype::bf16)
+    refuse("The dtype has the number ", int(p.dtype), "; it must be 0 for FP16 or 1 for BF16.");
 }
 
-void check(const Problem& p, const Tensors& t, size_t needed_workspace, int64_t largest_dim, bool takes_fp8) {
+void check(const Problem& p, const Tensors& t, size_t needed_workspace, int64_t largest_dim, Also also) {
   check_sizes(p, largest_dim);
-  if (t.descales && !takes_fp8)
+  if (t.descales && !also.fp8)
     refuse("Q, K and V come with descales, as e4m3 tensors do; this step takes FP16. Pass FP16 tensors and no descales.");
+  if (p.dtype == Dtype::bf16 && !also.bf16)
+    refuse("Q, K and V are BF16; this step takes FP16. Convert them, or choose a step that takes BF16.");
   if (p.query_rows() == 0) return;  // nothing will be read or written
   check_pointer("Q", t.Q, 16);
   if (p.seq_k > 0) {
@@ -279,5 +285,16 @@ uint16_t to_half(float value) {
   magnitude += 0x0fff + (magnitude >> 13 & 1);  // ties to even; a carry into the exponent is right, too
   return uint16_t(sign | (magnitude - (112u << 23)) >> 13);
 }
+
+float from_bfloat16(uint16_t bits) { return std::bit_cast<float>(uint32_t(bits) << 16); }
+
+uint16_t to_bfloat16(float value) {
+  uint32_t bits = std::bit_cast<uint32_t>(value);
+  if (std::isnan(value)) return uint16_t(bits >> 16 | 0x40);
+  return uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  // ties to even; a carry into the exponent is right
+}
+
+float from_bits(uint16_t bits, Dtype dtype) { return dtype == Dtype::bf16 ? from_bfloat16(bits) : from_half(bits); }
+uint16_t to_bits(float value, Dtype dtype) { return dtype == Dtype::bf16 ? to_bfloat16(value) : to_half(value); }
 
 }  // namespace attention

@@ -11,7 +11,11 @@
 
 namespace attention {
 
-/// One attention problem. All tensors are contiguous `[batch, heads, sequence, dim]`, FP16 in and out.
+/// What the elements of Q, K, V and O are, 16 bits each: FP16, with 5 exponent and 10 mantissa bits, or BF16, the upper half
+/// of a float, with 8 and 7.
+enum class Dtype { fp16, bf16 };
+
+/// One attention problem. All tensors are contiguous `[batch, heads, sequence, dim]`, FP16 or BF16 in and out.
 ///
 /// For every batch and head, with i a query and j a key:
 ///
@@ -30,6 +34,7 @@ struct Problem {
   int64_t dim = 0;      ///< d, the head dimension
   bool causal = false;  ///< bottom-right: key j is visible to query i iff j <= i + seq_k - seq_q
   float scale = 0;      ///< sigma; see default_scale()
+  Dtype dtype = Dtype::fp16;
 
   int64_t query_rows() const { return batch * heads * seq_q; }  ///< rows of Q, O and LSE
   int64_t key_rows() const { return batch * heads * seq_k; }    ///< rows of K and V
@@ -47,16 +52,16 @@ float default_scale(int64_t dim);
 
 /// Where the tensors of one problem lie; device memory for the kernels, host memory for the CPU.
 struct Tensors {
-  const void* Q = nullptr;      ///< [batch, heads, seq_q, dim] FP16
-  const void* K = nullptr;      ///< [batch, heads, seq_k, dim] FP16
-  const void* V = nullptr;      ///< [batch, heads, seq_k, dim] FP16
-  void* O = nullptr;            ///< [batch, heads, seq_q, dim] FP16
+  const void* Q = nullptr;      ///< [batch, heads, seq_q, dim], of the problem's dtype
+  const void* K = nullptr;      ///< [batch, heads, seq_k, dim], of the problem's dtype
+  const void* V = nullptr;      ///< [batch, heads, seq_k, dim], of the problem's dtype
+  void* O = nullptr;            ///< [batch, heads, seq_q, dim], of the problem's dtype
   float* LSE = nullptr;         ///< [batch, heads, seq_q], natural logarithm
   void* workspace = nullptr;    ///< scratch memory of the step, aligned to 16 bytes
   size_t workspace_bytes = 0;   ///< how much of it there is
 
-  /// Null: Q, K and V are FP16. For an FP8 step they may also be what it makes of FP16 tensors: e4m3, laid out as the step
-  /// says, and here is what they are to be multiplied by.
+  /// Null, unless Q, K and V are what an FP8 step makes of FP16 tensors: e4m3, laid out as the step says, and here is what
+  /// they are to be multiplied by.
   const float* descales = nullptr;
 };
 
@@ -65,14 +70,19 @@ class Refused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// What Q, K and V may be besides FP16.
+struct Also {
+  bool fp8 = false, bf16 = false;
+};
+
 /// Checks everything about a problem that can be wrong before a kernel is launched.
 /// @param needed_workspace  the least number of bytes that the step can work with
 /// @param largest_dim       128: dimensions 64 and 128 are supported; 256: 64, 128 and 256
-/// @param takes_fp8         whether Q, K and V may be e4m3
+/// @param also              what the step takes besides FP16
 /// @throws Refused  negative size, other dim, |scale| > 2^80 or not a number, null or misaligned pointer, too
-///                  little workspace, e4m3 tensors for a step that takes FP16
+///                  little workspace, e4m3 or BF16 tensors for a step that does not take them
 void check(const Problem& problem, const Tensors& tensors, size_t needed_workspace, int64_t largest_dim = 128,
-           bool takes_fp8 = false);
+           Also also = {});
 
 /// The part of check() that needs no tensors.
 void check_sizes(const Problem& problem, int64_t largest_dim = 128);
@@ -93,7 +103,7 @@ std::vector<int64_t> all_rows(const Problem& problem);
 std::vector<int64_t> sample_rows(const Problem& problem, int64_t count, uint64_t seed);
 
 /// Attention in float64 for the given rows.
-/// @param Q,K,V  FP16 bit patterns, shapes as in Tensors
+/// @param Q,K,V  bit patterns, shapes as in Tensors
 Rows exact(const Problem& problem, const uint16_t* Q, const uint16_t* K, const uint16_t* V,
            std::vector<int64_t> rows);
 
@@ -101,7 +111,7 @@ Rows exact(const Problem& problem, const uint16_t* Q, const uint16_t* K, const u
 Rows exact(const Problem& problem, const float* Q, const float* K, const float* V, std::vector<int64_t> rows);
 
 /// The same rows as a plain attention with the precision of the kernels gives them: two-pass softmax, scores
-/// and sums in float, P and O rounded to FP16. compare.h learns from it how much error is natural.
+/// and sums in float, P and O rounded to the problem's dtype. compare.h learns from it how much error is natural.
 Rows half_precision(const Problem& problem, const uint16_t* Q, const uint16_t* K, const uint16_t* V,
                     std::vector<int64_t> rows);
 
@@ -109,5 +119,15 @@ Rows half_precision(const Problem& problem, const uint16_t* Q, const uint16_t* K
 float from_half(uint16_t bits);
 /// float to the nearest FP16 bit pattern, ties to even.
 uint16_t to_half(float value);
+
+/// BF16 bit pattern to float, exactly.
+float from_bfloat16(uint16_t bits);
+/// float to the nearest BF16 bit pattern, ties to even; a NaN keeps its sign and upper bits, and is quiet.
+uint16_t to_bfloat16(float value);
+
+/// The value of a bit pattern.
+float from_bits(uint16_t bits, Dtype dtype);
+/// The bit pattern of the nearest value.
+uint16_t to_bits(float value, Dtype dtype);
 
 }  // namespace attention

@@ -26,23 +26,31 @@ constexpr int64_t block = 64;
 /// The steps use another rounding order than the computation that the allowance is learnt from.
 constexpr double safety = 2;
 
-/// Rounding P and O costs half a step each, at most 2^-11 of the value. Where the plain computation happens
-/// to hit exactly (constant V, weights that are powers of two) a step may still end on the neighbour.
-constexpr double rms_floor = 0x1p-10;
+/// What a type can tell apart.
+struct Precision {
+  double step;             ///< from 1 to the next number
+  double smallest_normal;  ///< below it the distance between neighbours no longer shrinks with the value
+};
+Precision precision_of(Dtype dtype) {
+  return dtype == Dtype::bf16 ? Precision{0x1p-7, 0x1p-126} : Precision{0x1p-10, 0x1p-14};
+}
 
-/// A step may sum P after it has rounded it to FP16: 2^-11 of l, so 2^-11 in LSE; twice that is allowed.
+/// Rounding P and O costs half a step each, at most 2^-11 of the value in FP16. Where the plain computation happens
+/// to hit exactly (constant V, weights that are powers of two) a step may still end on the neighbour.
+double rms_floor(Dtype dtype) { return precision_of(dtype).step; }
+
+/// A step may sum P after it has rounded it to FP16: 2^-11 of l, so 2^-11 in LSE; twice that is allowed. No more in BF16,
+/// which is too coarse to be summed.
 constexpr double LSE_floor = 0x1p-10;
 
 /// Large scores: a float score has a relative error of some 2^-24, its sum over d terms and the constants
 /// log2(e) and ln(2) a few times that.
 constexpr double LSE_relative = 1e-6;
 
-/// FP16's smallest normal number: below it the distance between neighbours no longer shrinks with the value.
-constexpr double smallest_normal = 0x1p-14;
-
-/// The distance from |x| to the next FP16 number.
-double spacing(double x) {
-  return std::exp2(std::floor(std::log2(std::max(std::fabs(x), smallest_normal))) - 10);
+/// The distance from |x| to the next number of a type.
+double spacing(double x, Dtype dtype) {
+  const auto [step, smallest_normal] = precision_of(dtype);
+  return std::exp2(std::floor(std::log2(std::max(std::fabs(x), smallest_normal)))) * step;
 }
 
 /// 0 if both are NaN or the same infinity; NaN or infinity if one is not finite.
@@ -54,6 +62,7 @@ double error_of(double got, double expected) {
 
 /// RMS error of some rows over the RMS of what is expected of them; elements that are not finite stay out.
 struct RelativeRms {
+  Dtype dtype;
   double error = 0, expected = 0;
   int64_t elements = 0;
 
@@ -66,7 +75,7 @@ struct RelativeRms {
   double value() const {
     if (elements == 0) return 0;
     double root = std::sqrt(expected / double(elements));
-    return std::sqrt(error / double(elements)) / std::max(root, smallest_normal);
+    return std::sqrt(error / double(elements)) / std::max(root, precision_of(dtype).smallest_normal);
   }
 };
 
@@ -162,14 +171,14 @@ bool is_base_2(const Rows& exact, const float* LSE, double allowed) {
 
 Allowance allowance(const Problem& problem, const uint16_t* Q, const uint16_t* K, const uint16_t* V,
                     const Rows& exact) {
-  return allowance(half_precision(problem, Q, K, V, exact.index), exact);
+  return allowance(half_precision(problem, Q, K, V, exact.index), exact, problem.dtype);
 }
 
-Allowance allowance(const Rows& computed, const Rows& exact) {
+Allowance allowance(const Rows& computed, const Rows& exact, Dtype dtype) {
   double largest_O = 0, O_error = 0, rms = 0, LSE_error = 0;
-  RelativeRms rows;
+  RelativeRms rows{dtype};
   for (size_t r = 0; r < exact.index.size(); ++r) {
-    if (r % block == 0) rows = {};
+    if (r % block == 0) rows = {dtype};
     for (int64_t c = 0; c < exact.dim; ++c) {
       double got = computed.O[r * exact.dim + c], expected = exact.O[r * exact.dim + c];
       if (!std::isfinite(got) || !std::isfinite(expected)) continue;
@@ -181,21 +190,21 @@ Allowance allowance(const Rows& computed, const Rows& exact) {
     double error = std::fabs(computed.LSE[r] - exact.LSE[r]) - LSE_relative * std::fabs(exact.LSE[r]);
     if (std::isfinite(error)) LSE_error = std::max(LSE_error, error);
   }
-  return {safety * O_error + spacing(largest_O), safety * rms + rms_floor, safety * LSE_error + LSE_floor};
+  return {safety * O_error + spacing(largest_O, dtype), safety * rms + rms_floor(dtype), safety * LSE_error + LSE_floor};
 }
 
 Verdict compare(const Problem& problem, const Rows& exact, const Allowance& allowed, const uint16_t* O,
                 const float* LSE) {
   Findings in_O, in_LSE;
-  RelativeRms rows;
+  RelativeRms rows{problem.dtype};
   double worst_rms = 0;
   size_t worst_rows = 0;  // the last of the rows that share the worst RMS
   for (size_t r = 0; r < exact.index.size(); ++r) {
-    if (r % block == 0) rows = {};
+    if (r % block == 0) rows = {problem.dtype};
     const int64_t row = exact.index[r];
     const bool empty = exact.LSE[r] == -infinity;  // then O is exactly 0
     for (int64_t c = 0; c < exact.dim; ++c) {
-      double got = from_half(O[row * exact.dim + c]), expected = exact.O[r * exact.dim + c];
+      double got = from_bits(O[row * exact.dim + c], problem.dtype), expected = exact.O[r * exact.dim + c];
       in_O.add(locate(problem, row, c), got, expected, empty ? 0 : allowed.O);
       rows.add(got, expected);
     }

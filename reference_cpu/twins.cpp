@@ -417,7 +417,7 @@ template <class T>
 Head<T> load_head(const Problem& p, const uint16_t* Q, const uint16_t* K, const uint16_t* V, int64_t index) {
   auto load = [&](const uint16_t* x, int64_t rows) -> Matrix<T> {
     return Eigen::Map<const Matrix<uint16_t>>(x + index * rows * p.dim, rows, p.dim)
-        .unaryExpr([](uint16_t bits) { return T(from_half(bits)); });
+        .unaryExpr([&p](uint16_t bits) { return T(from_bits(bits, p.dtype)); });
   };
   return {load(Q, p.seq_q), load(K, p.seq_k), load(V, p.seq_k), T(p.scale), p.causal, p.seq_k - p.seq_q};
 }

@@ -176,7 +176,7 @@ Output<T> flash_attention_3_fp8(const Head<T>& head, const Options& options = {}
 
 // ------------------------------------------------------------------------------------------- whole problems
 
-/// Head number `index` (b * heads + h) of FP16 tensors; shapes as in Tensors.
+/// Head number `index` (b * heads + h) of a problem's tensors; shapes as in Tensors.
 template <class T>
 Head<T> load_head(const Problem& problem, const uint16_t* Q, const uint16_t* K, const uint16_t* V,
                   int64_t index);

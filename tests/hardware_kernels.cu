@@ -1,6 +1,7 @@
 /// @file
 /// One small kernel for each wrapper of hardware/ and each part of CUDA that a step may use.
 /// test_hardware.cpp knows what they must give. All take words in and give words out.
+#include <hardware/bfloat16.h>
 #include <hardware/cp_async.h>
 #include <hardware/half.h>
 #include <hardware/launch.h>
@@ -100,9 +101,10 @@ __global__ void float_to_half(const uint32_t* in, uint32_t* out, int words) {
     reinterpret_cast<half*>(out)[2 * i] = to_half(__uint_as_float(in[i]));
 }
 // Word i with the word behind it (after the last: the first).
-__global__ void pack(const uint32_t* in, uint32_t* out, int words) {
+template <typename T>
+__global__ void packed(const uint32_t* in, uint32_t* out, int words) {
   for (int i = first_index(); i < words; i += stride())
-    out[i] = pack_halves(__uint_as_float(in[i]), __uint_as_float(in[(i + 1) % words]));
+    out[i] = pack<T>(__uint_as_float(in[i]), __uint_as_float(in[(i + 1) % words]));
 }
 __global__ void unpack(const uint32_t* in, uint32_t* out, int words) {
   for (int i = first_index(); i < words; i += stride()) {
@@ -301,7 +303,8 @@ const Entry entries[] = {
     {"cp_async_groups", cp_async_groups, 1, 32, 0},
     {"half_to_float", half_to_float, 2, 128, 0},
     {"float_to_half", float_to_half, 2, 128, 0},
-    {"pack", pack, 2, 128, 0},
+    {"pack half", packed<half>, 2, 128, 0},
+    {"pack bfloat16", packed<bfloat16>, 2, 128, 0},
     {"unpack", unpack, 2, 128, 0},
     {"exponentials", exponentials, 2, 128, 0},
     {"reciprocals", reciprocals, 2, 128, 0},

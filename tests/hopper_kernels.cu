@@ -16,7 +16,7 @@
 
 namespace {
 
-// A matrix of halves [rows][columns] in global memory, in boxes of 64 columns.
+// A matrix of halves or bfloat16 [rows][columns] in global memory, in boxes of 64 columns.
 template <int box_rows>
 TensorMap matrix_map(const void* base, int rows, int columns) {
   const auto pitch = static_cast<uint64_t>(2 * columns);
@@ -37,7 +37,7 @@ __device__ void begin(Mbarrier& barrier, int arrivals) {
 
 // C = A B^T, or C + A B^T if in[0] is not 0: A [64][d] and B [N][d] by the copy engine, K-major, both in shared memory.
 // in: 4 words, C by thread and register, A, B. out: C by thread and register.
-template <int N, int d>
+template <int N, int d, typename T>
 __global__ void __launch_bounds__(128, 1)
     product_ss(const __grid_constant__ TensorMap A_map, const __grid_constant__ TensorMap B_map, const uint32_t* in,
                uint32_t* out) {
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(128, 1)
   wgmma_fence(c);
 #pragma unroll
   for (int k = 0; k < d; k += 16)
-    wgmma<Major::k>(c, advance(A, k / 64 * 64 * 128 + k % 64 * 2), advance(B, k / 64 * N * 128 + k % 64 * 2),
+    wgmma<Major::k, T>(c, advance(A, k / 64 * 64 * 128 + k % 64 * 2), advance(B, k / 64 * N * 128 + k % 64 * 2),
                     accumulate || k > 0);
   wgmma_commit();
   wgmma_wait<0>(c);
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(128, 1)
 
 // C = A B: A [64][keys] in registers, B [keys][columns] by the copy engine, MN-major, of which N columns count.
 // in: A by thread, step and register, B. out: C by thread and register.
-template <int N, int keys>
+template <int N, int keys, typename T>
 __global__ void __launch_bounds__(128, 1)
     product_rs(const __grid_constant__ TensorMap B_map, const uint32_t* in, uint32_t* out) {
   struct Shared {
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(128, 1)
   for (int i = 0; i < N / 2; ++i) c[i] = 0;
   wgmma_fence(c, a);
 #pragma unroll
-  for (int k = 0; k < keys; k += 16) wgmma<Major::mn>(c, a[k / 16], advance(B, k * 128), k > 0);
+  for (int k = 0; k < keys; k += 16) wgmma<Major::mn, T>(c, a[k / 16], advance(B, k * 128), k > 0);
   wgmma_commit();
   wgmma_wait<0>(c, a);
 #pragma unroll
@@ -294,16 +294,16 @@ __global__ void __launch_bounds__(384, 1) registers(const uint32_t* in, uint32_t
 
 // --- running -----------------------------------------------------------------------------------------------------
 
-template <int N, int d>
+template <int N, int d, typename T = half>
 void run_product_ss(const char* name, const Device& device, const Words& w) {
   const uint32_t *A = w.in + 4 + 64 * N, *B = A + 64 * d / 2;
-  launch(name, product_ss<N, d>, 1, 128, (64 + N) * d * 2 + 16, device, matrix_map<64>(A, 64, d), matrix_map<N>(B, N, d),
+  launch(name, product_ss<N, d, T>, 1, 128, (64 + N) * d * 2 + 16, device, matrix_map<64>(A, 64, d), matrix_map<N>(B, N, d),
          w.in, w.out);
 }
-template <int N, int keys>
+template <int N, int keys, typename T = half>
 void run_product_rs(const char* name, const Device& device, const Words& w) {
   constexpr int columns = (N + 63) / 64 * 64;
-  launch(name, product_rs<N, keys>, 1, 128, columns * keys * 2 + 16, device,
+  launch(name, product_rs<N, keys, T>, 1, 128, columns * keys * 2 + 16, device,
          matrix_map<keys>(w.in + 128 * keys / 4, keys, columns), w.in, w.out);
 }
 // [2][2][50][64] halves, innermost last: (x, row, half of 64 columns, head), the halves interleaved as d = 128 would have
@@ -323,7 +323,8 @@ void run_plain(const char* name, const Device& device, const Words& w) {
 }
 
 #define PRODUCTS(N) \
-  {"product_ss " #N " 64", run_product_ss<N, 64>}, { "product_rs " #N " 32", run_product_rs<N, 32> }
+  {"product_ss " #N " 64", run_product_ss<N, 64>}, {"product_ss " #N " 64 bfloat16", run_product_ss<N, 64, bfloat16>}, \
+      {"product_rs " #N " 32", run_product_rs<N, 32>}, { "product_rs " #N " 32 bfloat16", run_product_rs<N, 32, bfloat16> }
 
 const Entry entries[] = {
     PRODUCTS(64),

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -22,6 +23,7 @@
 #include "steps/course/units.h"
 
 using namespace course;
+using attention::Dtype;
 using attention::Problem;
 
 namespace {
@@ -124,6 +126,12 @@ TEST_CASE("options become a problem") {
   p = read_problem(o, Machine::simulated).problem;
   CHECK(describe(p) == "B=1 H=2 Sq=7 Sk=9 D=128 causal scale=-2");
   CHECK(matmul_flops(p) == 4.0 * 2 * 7 * 9 * 128 / 2);
+  o.dtype = "bf16";
+  CHECK(describe(read_problem(o, Machine::simulated).problem).ends_with(" scale=-2 bf16"));
+  o.dtype = "fp8";
+  CHECK(complaint([&] { read_problem(o, Machine::simulated); }) ==
+        "There is no dtype 'fp8'; the dtypes are fp16 and bf16.");
+  o.dtype = "fp16";
   o.dim = "80";
   CHECK(contains(complaint([&] { read_problem(o, Machine::simulated); }), "head dimension is 80"));
   o.dim = "64";
@@ -154,6 +162,30 @@ TEST_CASE("a .npy file comes back as it was written, NaN and infinity too") {
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   CHECK(text.size() == 128 + 12);  // data at a multiple of 64, as the format asks
   CHECK(contains(text, "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, 3), }"));
+}
+
+TEST_CASE("BF16 is read from float32 files, rounded, and written to them exactly; float16 is refused") {
+  const Folder folder;
+  const Dtype bf16 = Dtype::bf16;
+  std::vector<uint16_t> values(1 << 16);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<uint16_t>(i);
+  write_npy(folder / "x.npy", {1, 1, 1024, 64}, values.data(), bf16);
+  CHECK(std::filesystem::file_size(folder / "x.npy") == 128 + 4 * 65536);
+  const HalfTensor x = read_half_npy(folder / "x.npy", bf16);
+  CHECK(x.shape == std::array<int64_t, 4>{1, 1, 1024, 64});
+  for (uint16_t& bits : values)
+    if ((bits & 0x7FFF) > 0x7F80) bits |= 0x40;  // a NaN is quiet
+  CHECK(x.values == values);
+  std::string text = npy_text(header("<f4", "False", "1, 1, 1, 64"), 256);
+  const float third = 1.0f / 3;  // 0x3EAAAAAB: up
+  std::memcpy(&text[text.size() - 4], &third, 4);
+  std::ofstream(folder / "x.npy", std::ios::binary) << text;
+  CHECK(read_half_npy(folder / "x.npy", bf16).values.back() == 0x3EAB);
+  std::ofstream(folder / "x.npy", std::ios::binary) << npy_text(header("<f4", "False", "1, 1, 2, 64"), 256);
+  CHECK(contains(complaint([&] { read_half_npy(folder / "x.npy", bf16); }), "takes 512 bytes of data, and it has 256"));
+  write_npy(folder / "x.npy", {1, 1, 1, 64}, values.data());
+  CHECK(contains(complaint([&] { read_half_npy(folder / "x.npy", bf16); }),
+                 "holds elements of type '<f2'; for BF16, float32 ('<f4') is needed, since NumPy has no bfloat16"));
 }
 
 TEST_CASE("every version of the .npy format is read") {
@@ -257,6 +289,11 @@ TEST_CASE("inputs are the same everywhere and differ by seed, tensor and place")
   for (const auto* x : {&gaussian.Q, &gaussian.K, &gaussian.V})
     for (uint16_t bits : *x) sum = sum * 31 + bits;
   CHECK(sum == 7027638121777162673u);
+  Problem in_bf16 = p;  // the same numbers, rounded less finely
+  in_bf16.dtype = Dtype::bf16;
+  const Inputs rounded = make_inputs("gaussian", in_bf16, 1);
+  for (int64_t i = 0; i < 1000; ++i)
+    CHECK(attention::from_bfloat16(rounded.K[static_cast<size_t>(i)]) == doctest::Approx(at(gaussian.K, i)).epsilon(0x1p-7));
   CHECK(contains(complaint([&] { make_inputs("uniform", p, 1); }),
                  "There is no input 'uniform'; the inputs are gaussian, "));
 }

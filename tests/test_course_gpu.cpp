@@ -135,12 +135,28 @@ TEST_CASE("bench measures burst and steady, and writes a CSV file") {
   CHECK(column(1, "sm_clock_mhz") == "");
   CHECK(column(2, "sm_clock_mhz") == "1600");
   CHECK(column(1, "launches") == "30");
+  CHECK(column(1, "dtype") == "fp16");
   CHECK(column(1, "causal") == "0");
   CHECK(column(5, "causal") == "1");
   CHECK(column(1, "verified") == "yes");
   const double full = std::stod(column(1, "tflops")), causal = std::stod(column(5, "tflops"));
   CHECK(full == 4.0 * 2 * 40 * 40 * 64 / 1e-3 * 1e-12);
   CHECK(causal == full / 2);
+}
+
+TEST_CASE("bench in both types: who does not take BF16 has no row, and says so") {
+  const Machine learn;
+  const Answer a = learn("bench 00 10 --dtype both --causal no --shapes 1x2x40x64 --csv bench.csv");
+  CAPTURE(a.out + a.err);
+  CHECK(a.code == 0);
+  CHECK(contains(a.out, "10_tiling at 1x2x40x64 full bf16 was refused: Q, K and V are BF16; this step takes FP16."));
+  const auto rows = read_csv(learn.folder + "/bench.csv");
+  CHECK(rows.size() == 1 + 2 * 2);  // FP16, two protocols each
+  CHECK(learn("bench 10 --dtype bf16 --shapes 1x2x40x64").code == 77);
+  // 40 does take it, and cannot run on this GPU: an error, not a refusal.
+  const Answer broken = learn("bench 40 --dtype bf16 --shapes 1x2x40x64");
+  CHECK(broken.code == 1);
+  CHECK(contains(broken.out, "40_late_rescale at 1x2x40x64 full bf16 is not right, so it has no time"));
 }
 
 TEST_CASE("bench: launches too long for the burst window get three runs; a debug build is refused") {

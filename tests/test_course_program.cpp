@@ -140,6 +140,27 @@ TEST_CASE("NaN and infinity in files are data") {
   CHECK(std::isfinite(attention::from_half(O.values[35 * 64])));  // the one before does not
 }
 
+TEST_CASE("BF16: files of float32, the table and JSON say so, and a step of FP16 refuses it") {
+  write_inputs();
+  check_refused("run 40 --device cpu --dtype bf16 --q q.npy --k k.npy --v v.npy", "for BF16, float32 ('<f4') is needed");
+  for (const std::string name : {"q", "k", "v"}) {
+    const course::HalfTensor x = course::read_half_npy(folder() + "/" + name + ".npy");
+    std::vector<uint16_t> values;
+    for (uint16_t bits : x.values) values.push_back(attention::to_bfloat16(attention::from_half(bits)));
+    course::write_npy(folder() + "/" + name + "32.npy", x.shape, values.data(), attention::Dtype::bf16);
+  }
+  const std::string files = " --dtype bf16 --device cpu --q q32.npy --k k32.npy --v v32.npy";
+  const Answer a = learn("run 40 --out o.npy" + files);
+  CAPTURE(a.out + a.err);
+  CHECK(a.code == 0);
+  CHECK(contains(a.out, "D=64 full scale=0.125 bf16, inputs"));
+  CHECK(course::read_half_npy(folder() + "/o.npy", attention::Dtype::bf16).shape == std::array<int64_t, 4>{1, 2, 37, 64});
+  CHECK(nlohmann::json::parse(learn("run 40 --json" + files).out).at(0).at("problem").at("dtype") == "bf16");
+  const Answer refused = learn("run 10" + files);
+  CHECK(refused.code == 1);
+  CHECK(contains(refused.out, "10_tiling was refused: Q, K and V are BF16; this step takes FP16."));
+}
+
 TEST_CASE("run prints JSON with exact counts, the table at most 120 columns") {
   const Answer a = learn("run 00 --device cpu --seq 20 --heads 1 --schedule random --seed 9 --json");
   CHECK(a.code == 0);

@@ -197,13 +197,34 @@ TEST_CASE("to_half and pack_halves round to the nearest half, ties to even") {
   Words in;
   for (float y : x)
     for (float z : {y, -y}) in.push_back(bits(z));
-  const Words one = run("float_to_half", in, in.size()), two = run("pack", in, in.size());
+  const Words one = run("float_to_half", in, in.size()), two = run("pack half", in, in.size());
   auto right = [](uint32_t code, uint32_t input) {
     return std::isnan(number(input)) ? is_nan_half(code) : code == nearest_half(number(input));
   };
   for (size_t i = 0; i < in.size(); ++i) {
     CAPTURE(number(in[i]));
     REQUIRE(right(one[i], in[i]));
+    REQUIRE(right(two[i] & 0xFFFF, in[i]));
+    REQUIRE(right(two[i] >> 16, in[(i + 1) % in.size()]));
+  }
+}
+
+// PTX ISA, "Alternate floating point data formats": a bfloat16 is the upper half of a float, so the two that enclose a float
+// are its bits cut off and the next code.
+TEST_CASE("pack<bfloat16> rounds to the nearest bfloat16, ties to even") {
+  Words in;
+  for (uint32_t code = 0; code < 0x10000; ++code)  // each, the middle to the next, both sides of that; NaN among them
+    for (uint32_t rest : {0u, 1u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) in.push_back(code << 16 | rest);
+  std::mt19937 random(7);
+  for (int i = 0; i < 20000; ++i) in.push_back(static_cast<uint32_t>(random()));
+  auto right = [](uint32_t code, uint32_t input) {
+    if (std::isnan(number(input))) return std::isnan(number(code << 16));
+    const uint32_t low = input >> 16, rest = input & 0xFFFF;
+    return code == (rest > 0x8000 || (rest == 0x8000 && low % 2 == 1) ? low + 1 : low);
+  };
+  const Words two = run("pack bfloat16", in, in.size());
+  for (size_t i = 0; i < in.size(); ++i) {
+    CAPTURE(in[i]);
     REQUIRE(right(two[i] & 0xFFFF, in[i]));
     REQUIRE(right(two[i] >> 16, in[(i + 1) % in.size()]));
   }

@@ -23,6 +23,9 @@ uint32_t half_of(int x) {
   return sign | static_cast<uint32_t>(exponent + 15) << 10 | ((magnitude << (10 - exponent)) & 1023);
 }
 
+// The FP16 or BF16 code of an integer of magnitude 0 .. 256. BF16 is the upper half of a float.
+uint32_t code_of(int x, bool bf16) { return bf16 ? bits(static_cast<float>(x)) >> 16 : half_of(x); }
+
 // A matrix of small integers, so that every sum is exact.
 struct Matrix {
   int rows, columns;
@@ -32,8 +35,9 @@ struct Matrix {
     for (int& x : values) x = static_cast<int>(random() % 129) - 64;
   }
   int at(int row, int column) const { return values[static_cast<size_t>(row * columns + column)]; }
-  void append_to(Words& words) const {
-    for (size_t i = 0; i < values.size(); i += 2) words.push_back(half_of(values[i]) | half_of(values[i + 1]) << 16);
+  void append_to(Words& words, bool bf16 = false) const {
+    for (size_t i = 0; i < values.size(); i += 2)
+      words.push_back(code_of(values[i], bf16) | code_of(values[i + 1], bf16) << 16);
   }
 };
 
@@ -46,12 +50,12 @@ int column_of(int t, int i) { return 8 * (i / 4) + 2 * (t % 4) + i % 2; }
 int a_row(int t, int i) { return 16 * (t / 32) + t % 32 / 4 + (i / 2 % 2 ? 8 : 0); }
 int a_column(int t, int i) { return 2 * (t % 4) + i % 2 + (i >= 4 ? 8 : 0); }
 
-void append_fragments(Words& words, const Matrix& A) {
+void append_fragments(Words& words, const Matrix& A, bool bf16 = false) {
   for (int t = 0; t < 128; ++t)
     for (int k = 0; k < A.columns; k += 16)
       for (int r = 0; r < 4; ++r)
-        words.push_back(half_of(A.at(a_row(t, 2 * r), k + a_column(t, 2 * r))) |
-                        half_of(A.at(a_row(t, 2 * r + 1), k + a_column(t, 2 * r + 1))) << 16);
+        words.push_back(code_of(A.at(a_row(t, 2 * r), k + a_column(t, 2 * r)), bf16) |
+                        code_of(A.at(a_row(t, 2 * r + 1), k + a_column(t, 2 * r + 1)), bf16) << 16);
 }
 
 // by(row, column) is the product; each thread's registers of it.
@@ -67,11 +71,13 @@ Words fragments(int columns, Product by) {
 
 // ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Operation using wgmma.mma_async", "Matrix Descriptor
 // Format".
-TEST_CASE("wgmma with both factors in shared memory, K-major: every N, and d = 64, 128, 256") {
+TEST_CASE("wgmma with both factors in shared memory, K-major: every N, d = 64, 128, 256, FP16 and BF16") {
   const std::vector<std::pair<int, int>> shapes = {{64, 64},  {80, 64},  {128, 64}, {144, 64}, {160, 64},
                                                    {176, 64}, {192, 64}, {256, 64}, {80, 128}, {64, 256}};
   for (const auto& [N, d] : shapes)
-    for (bool accumulate : {false, true}) {
+    for (auto [accumulate, bf16] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+      if (bf16 && d > 64) continue;
+      CAPTURE(bf16);
       CAPTURE(N);
       CAPTURE(d);
       CAPTURE(accumulate);
@@ -79,34 +85,39 @@ TEST_CASE("wgmma with both factors in shared memory, K-major: every N, and d = 6
       Words in = {accumulate, 0, 0, 0};
       for (int t = 0; t < 128; ++t)
         for (int i = 0; i < N / 2; ++i) in.push_back(bits(static_cast<float>(C.at(row_of(t, i), column_of(t, i)))));
-      A.append_to(in);
-      B.append_to(in);
+      A.append_to(in, bf16);
+      B.append_to(in, bf16);
       const Words expected = fragments(N, [&](int row, int column) {
         int sum = accumulate ? C.at(row, column) : 0;
         for (int k = 0; k < d; ++k) sum += A.at(row, k) * B.at(column, k);
         return sum;
       });
-      check_equal(run("product_ss " + std::to_string(N) + " " + std::to_string(d), in, expected.size()), expected);
+      const std::string kernel = "product_ss " + std::to_string(N) + " " + std::to_string(d) + (bf16 ? " bfloat16" : "");
+      check_equal(run(kernel, in, expected.size()), expected);
     }
 }
 
-TEST_CASE("wgmma with the left factor in registers, the right one MN-major: every N, several counts of keys") {
+TEST_CASE("wgmma with the left factor in registers, the right one MN-major: every N, several counts of keys, FP16 and BF16") {
   const std::vector<std::pair<int, int>> shapes = {{64, 32},  {80, 32},  {128, 32}, {144, 32}, {160, 32},
                                                    {176, 32}, {192, 32}, {256, 32}, {128, 80}, {256, 16}};
-  for (const auto& [N, keys] : shapes) {
-    CAPTURE(N);
-    CAPTURE(keys);
-    const Matrix A(64, keys, 4), B(keys, (N + 63) / 64 * 64, 5);
-    Words in;
-    append_fragments(in, A);
-    B.append_to(in);
-    const Words expected = fragments(N, [&](int row, int column) {
-      int sum = 0;
-      for (int k = 0; k < keys; ++k) sum += A.at(row, k) * B.at(k, column);
-      return sum;
-    });
-    check_equal(run("product_rs " + std::to_string(N) + " " + std::to_string(keys), in, expected.size()), expected);
-  }
+  for (const auto& [N, keys] : shapes)
+    for (bool bf16 : {false, true}) {
+      if (bf16 && keys != 32) continue;
+      CAPTURE(N);
+      CAPTURE(keys);
+      CAPTURE(bf16);
+      const Matrix A(64, keys, 4), B(keys, (N + 63) / 64 * 64, 5);
+      Words in;
+      append_fragments(in, A, bf16);
+      B.append_to(in, bf16);
+      const Words expected = fragments(N, [&](int row, int column) {
+        int sum = 0;
+        for (int k = 0; k < keys; ++k) sum += A.at(row, k) * B.at(k, column);
+        return sum;
+      });
+      const std::string kernel = "product_rs " + std::to_string(N) + " " + std::to_string(keys) + (bf16 ? " bfloat16" : "");
+      check_equal(run(kernel, in, expected.size()), expected);
+    }
 }
 
 TEST_CASE("wgmma on tiles that threads wrote; the other pairs of operands; two groups in flight") {

@@ -246,6 +246,11 @@ const std::vector<Edit> edits = {
     {"40", "weights may exceed what FP16 holds", "constexpr float slack = 8;", "constexpr float slack = 20;"},
     {"40", "l is not rescaled", "      l[r] *= keep[r];\n", ""},
     {"40", "the last rescaling is forgotten", "    for (; j >= 0; --j) block(j, false);\n    if (raised) rescale_O();\n", "    for (; j >= 0; --j) block(j, false);\n"},
+    {"40", "BF16 is taken for FP16", "p.dtype == Dtype::bf16", "false"},
+    {"40", "Q and K in BF16 are multiplied as FP16", "wgmma<Major::k, T>", "wgmma<Major::k>"},
+    {"40", "P and V in BF16 are multiplied as FP16", "wgmma<Major::mn, T>", "wgmma<Major::mn>"},
+    {"40", "P is packed as FP16, also for BF16", "= pack<T>(S[2", "= pack_halves(S[2"},
+    {"40", "O is stored as FP16, also for BF16", "= pack<T>(O[x", "= pack_halves(O[x"},
     {"36", "O is rescaled too late for the last block", "    for (; j >= 0; --j) block(j, false);\n    if (rescales_late<d>) rescale_O();\n", "    for (; j >= 0; --j) block(j, false);\n"},
 };
 
@@ -275,13 +280,17 @@ std::vector<Question> questions_in_fp8() {
 }
 
 // What a step is asked: the same as all, and what it alone can get wrong. From 36 on: several pieces of work a CTA, sections of
-// heads, d = 256.
+// heads, d = 256; from 40 on BF16.
 std::vector<Question> questions_of(const std::string& step) {
   std::vector<Question> all = questions();
   if (step >= "36") {
     all.push_back(question({1, 70, 130, 1000, 128, true, 0}, "gaussian"));
     all.push_back(question({1, 70, 330, 100, 64, false, 0}, "gaussian"));
     all.push_back(question({1, 1, 40, 700, 256, false, 0}, "gaussian"));
+  }
+  if (step >= "40") {
+    all.push_back(question({1, 2, 70, 150, 64, false, 0, attention::Dtype::bf16}, "gaussian"));
+    all.push_back(question({1, 1, 150, 300, 128, true, 0, attention::Dtype::bf16}, "outliers"));
   }
   if (step == "37")
     for (Question& q : questions_in_fp8()) all.push_back(std::move(q));

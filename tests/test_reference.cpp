@@ -8,6 +8,7 @@
 
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -43,7 +44,7 @@ struct Case {
     for (int64_t b = 0; b < p.batch; ++b)
       for (int64_t h = 0; h < p.heads; ++h)
         for (int64_t row = 0; row < n; ++row)
-          for (int64_t c = 0; c < p.dim; ++c) x[at++] = to_half(float(f(b, h, row, c)));
+          for (int64_t c = 0; c < p.dim; ++c) x[at++] = to_bits(float(f(b, h, row, c)), p.dtype);
   }
   void V_is_j() {
     fill(V, [](auto, auto, auto j, auto) { return j; });
@@ -74,10 +75,10 @@ Case random_case(Case c, Input input, uint64_t seed) {
   // Column 0 carries the pattern of the scores: S gets q0 * k0 * scale on top of the noise.
   double unit = 1 / (4 * std::fabs(double(c.p.scale)));
   auto q0 = [&](double value) {
-    for (int64_t i = 0; i < c.p.query_rows(); ++i) c.Q[i * c.p.dim] = to_half(float(value));
+    for (int64_t i = 0; i < c.p.query_rows(); ++i) c.Q[i * c.p.dim] = to_bits(float(value), c.p.dtype);
   };
   auto k0 = [&](auto f) {
-    for (int64_t j = 0; j < c.p.key_rows(); ++j) c.K[j * c.p.dim] = to_half(float(f(j % c.p.seq_k)));
+    for (int64_t j = 0; j < c.p.key_rows(); ++j) c.K[j * c.p.dim] = to_bits(float(f(j % c.p.seq_k)), c.p.dtype);
   };
   if (input == Input::growing) q0(4), k0([&](int64_t j) { return unit * double(j) / 8; });
   if (input == Input::all_negative) q0(4), k0([&](int64_t) { return -60 * unit; });
@@ -106,14 +107,14 @@ twins::Output<T> run(const Case& c, const Twin<T>& twin) {
   return twins::every_head<T>(c.p, c.Q.data(), c.K.data(), c.V.data(), twin);
 }
 
-std::vector<uint16_t> halves(const twins::Matrix<float>& x) {
+std::vector<uint16_t> halves(const twins::Matrix<float>& x, Dtype dtype = Dtype::fp16) {
   std::vector<uint16_t> bits(x.size());
-  for (int64_t i = 0; i < x.size(); ++i) bits[i] = to_half(x.data()[i]);
+  for (int64_t i = 0; i < x.size(); ++i) bits[i] = to_bits(x.data()[i], dtype);
   return bits;
 }
 
 Verdict judge(const Case& c, const Rows& exact, const twins::Output<float>& out) {
-  std::vector<uint16_t> O = halves(out.O);
+  std::vector<uint16_t> O = halves(out.O, c.p.dtype);
   std::vector<float> LSE(out.LSE.data(), out.LSE.data() + out.LSE.size());
   return compare(c.p, exact, c.allowance(exact), O.data(), LSE.data());
 }
@@ -208,6 +209,33 @@ TEST_CASE("conversion from FP16 is exact and conversion to FP16 rounds to neares
   CHECK(to_half(1e-40f) == 0);
   CHECK(to_half(-0.f) == 0x8000);
   CHECK(std::isnan(from_half(to_half(NAN))));
+}
+
+TEST_CASE("BF16: conversion is exact, and back to the nearest, ties to even; a NaN stays one and is quiet") {
+  for (int bits = 0; bits < 0x10000; ++bits) {
+    const float value = from_bfloat16(uint16_t(bits));
+    const int exponent = bits >> 7 & 255, mantissa = bits & 127;
+    double expected = exponent == 0 ? std::ldexp(mantissa, -133) : std::ldexp(128 + mantissa, exponent - 134);
+    if (exponent == 255) expected = mantissa ? not_a_number : inf;
+    if (bits & 0x8000) expected = -expected;
+    REQUIRE(same(value, expected, 0));
+    REQUIRE(std::signbit(value) == (bits >> 15 != 0));
+    REQUIRE(to_bfloat16(value) == (std::isnan(value) ? bits | 0x40 : bits));
+    if ((bits & 0x7fff) >= 0x7f7f) continue;
+    const float next = from_bfloat16(uint16_t(bits + 1)), middle = float((double(value) + double(next)) / 2);
+    REQUIRE(to_bfloat16(middle) == bits + (bits & 1));
+    REQUIRE(to_bfloat16(std::nextafter(middle, value)) == bits);
+    REQUIRE(to_bfloat16(std::nextafter(middle, next)) == bits + 1);
+  }
+  CHECK(to_bfloat16(0x1.fep127f) == 0x7f7f);  // the largest
+  CHECK(to_bfloat16(std::nextafter(0x1.ffp127f, 0.f)) == 0x7f7f);
+  CHECK(to_bfloat16(0x1.ffp127f) == 0x7f80);
+  CHECK(to_bfloat16(std::numeric_limits<float>::lowest()) == 0xff80);
+  CHECK(to_bfloat16(std::bit_cast<float>(0x7f800001)) == 0x7fc0);
+  CHECK(to_bfloat16(std::bit_cast<float>(0xffffffff)) == 0xffff);
+  for (Dtype dtype : {Dtype::fp16, Dtype::bf16}) CHECK(from_bits(to_bits(-1.5f, dtype), dtype) == -1.5f);
+  CHECK(to_bits(1, Dtype::fp16) == 0x3c00);
+  CHECK(to_bits(1, Dtype::bf16) == 0x3f80);
 }
 
 TEST_CASE("FP8: conversion is exact, and back to the nearest, ties to even, at most the largest number") {
@@ -316,6 +344,11 @@ TEST_CASE("what is not supported is refused in a sentence with the number that f
           tensors);
   CHECK(message(with([](Problem& p) { p.scale = -0x1p80f; }), tensors) == "");
   CHECK(message(with([](Problem& p) { p.scale = 0; }), tensors) == "");
+  refuses("The dtype has the number 2;", with([](Problem& p) { p.dtype = Dtype(2); }), tensors);
+  const Problem bf16 = with([](Problem& p) { p.dtype = Dtype::bf16; });
+  refuses("Q, K and V are BF16; this step takes FP16.", bf16, tensors);
+  check(bf16, tensors, 0, 128, {.bf16 = true});
+  CHECK_THROWS_AS(check(bf16, tensors, 0, 128, {.fp8 = true}), Refused);
   refuses("2^60", with([](Problem& p) { p.seq_k = int64_t(1) << 60; }), tensors);
 
   auto pointers = [&](auto change) {
@@ -1098,6 +1131,67 @@ TEST_CASE("compare sees one dropped key of 1024 in the last rows of a causal mas
   }
   check_rejected(judge(c, exact, out),
                  {"relative RMS error from [b=0, h=0, row=960] to [b=0, h=0, row=1023]"});
+}
+
+namespace {
+
+/// RMS error of a plain attention in the problem's dtype.
+double rms_error(const Case& c, const Rows& exact) {
+  const Rows rounded = half_precision(c.p, c.Q.data(), c.K.data(), c.V.data(), exact.index);
+  double sum = 0;
+  for (size_t x = 0; x < exact.O.size(); ++x) sum += std::pow(rounded.O[x] - exact.O[x], 2);
+  return std::sqrt(sum / double(exact.O.size()));
+}
+
+/// The same inputs in FP16, which holds them too.
+Case in_fp16(Case c) {
+  c.p.dtype = Dtype::fp16;
+  for (auto* x : {&c.Q, &c.K, &c.V})
+    for (uint16_t& bits : *x) bits = to_half(from_bfloat16(bits));
+  return c;
+}
+
+Case bf16_case(int64_t seq, uint64_t seed) {
+  Case c(1, 1, seq, seq, 128);
+  c.p.dtype = Dtype::bf16;
+  return random_case(c, Input::gaussian, seed);
+}
+
+}  // namespace
+
+TEST_CASE("BF16: the exact answer is that of the same numbers in FP16, the error 8 times as large") {
+  const Case c = bf16_case(2048, 31), same_in_fp16 = in_fp16(c);
+  Rows exact = c.exact();
+  const Rows from_fp16 = same_in_fp16.exact();
+  double largest = 0;
+  for (size_t x = 0; x < exact.O.size(); ++x) largest = std::max(largest, std::fabs(exact.O[x] - from_fp16.O[x]));
+  for (size_t r = 0; r < exact.LSE.size(); ++r) largest = std::max(largest, std::fabs(exact.LSE[r] - from_fp16.LSE[r]));
+  CHECK(largest < 1e-6);  // an element below FP16's normal numbers is rounded
+  const double ratio = rms_error(c, exact) / rms_error(same_in_fp16, from_fp16);
+  CHECK(ratio > 7);
+  CHECK(ratio < 9);
+}
+
+TEST_CASE("compare: a right answer in BF16 is right, and none in FP16; fewer bits are wrong") {
+  const Case c = bf16_case(256, 32), fp16 = in_fp16(c);
+  const Rows exact = c.exact();
+  const auto out = run<float>(c, [](const twins::Head<float>& h) { return twins::flash_attention_2(h); });
+  const Verdict right = judge(c, exact, out);
+  CHECK_MESSAGE(right.right, right.message);
+  auto judged = [&](const Case& of, auto change) {
+    std::vector<uint16_t> O = halves(out.O, Dtype::bf16);
+    std::vector<float> LSE(out.LSE.data(), out.LSE.data() + out.LSE.size());
+    change(O, LSE);
+    return compare(of.p, exact, of.allowance(exact), O.data(), LSE.data());
+  };
+  check_rejected(judged(c, [&](auto& O, auto&) { O = halves(out.O); }), {"values are wrong"});  // FP16's bits
+  check_rejected(judged(fp16, [](auto& O, auto&) {
+                   for (uint16_t& bits : O) bits = to_half(from_bfloat16(bits));
+                 }), {"the relative RMS error"});
+  check_rejected(judged(c, [](auto& O, auto&) {
+                   for (uint16_t& bits : O) bits &= 0xfffc;  // five bits behind the leading one
+                 }), {"values are wrong"});
+  check_rejected(judged(c, [](auto&, auto& LSE) { LSE[7] += 0x1p-8f; }), {"LSE: 1 of 256 values are wrong"});
 }
 
 // ------------------------------------------------------------------------ wrong algorithms, as in real life

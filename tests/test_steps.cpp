@@ -20,6 +20,7 @@
 
 namespace {
 
+using attention::Dtype;
 using attention::Problem;
 using course::Machine;
 using course::Outcome;
@@ -49,8 +50,16 @@ std::vector<Step> steps() {
 
 bool is_fp8(const Step& step) { return course::StepLibrary(step.library(machine())).is_fp8(); }
 
-// d = 64 and 128 are for every step, 256 from 36 on.
-bool takes(const Step& step, int64_t dim) { return dim <= 128 || step.number() >= "36"; }
+// d = 64 and 128 are for every step, 256 from 36 on; BF16 from 40 on.
+bool takes(const Step& step, const Problem& p) {
+  return (p.dim <= 128 || step.number() >= "36") && (p.dtype == Dtype::fp16 || step.number() >= "40");
+}
+
+std::vector<Step> steps_that_take(const Problem& p) {
+  std::vector<Step> some = steps();
+  std::erase_if(some, [&](const Step& step) { return !takes(step, p); });
+  return some;
+}
 
 Outcome run(const Step& step, const Question& question, Schedule schedule = Schedule::random, uint64_t seed = 1) {
   course::Setting setting;
@@ -62,8 +71,11 @@ Outcome run(const Step& step, const Question& question, Schedule schedule = Sche
 
 std::string words(const Problem& p) {
   return "B=" + std::to_string(p.batch) + " H=" + std::to_string(p.heads) + " Sq=" + std::to_string(p.seq_q) +
-         " Sk=" + std::to_string(p.seq_k) + " D=" + std::to_string(p.dim) + (p.causal ? " causal" : " full");
+         " Sk=" + std::to_string(p.seq_k) + " D=" + std::to_string(p.dim) + (p.causal ? " causal" : " full") +
+         (p.dtype == Dtype::bf16 ? " bf16" : "");
 }
+
+constexpr Dtype both_types[] = {Dtype::fp16, Dtype::bf16};
 
 // What the twin of a step says that it moves, in bytes; -1 for a step without a twin here.
 struct Twin {
@@ -141,16 +153,19 @@ TEST_CASE("every step is right at every shape, and moves the bytes that its twin
       for (bool causal : {false, true}) {
         // The largest shape at D = 128 alone would take as long as all others together.
         if (machine() == Machine::simulated && s.seq_q > 1000 && (dim > 64) != causal) continue;
-        const Problem problem{s.batch, s.heads, s.seq_q, s.seq_k, dim, causal, attention::default_scale(dim)};
         const std::string input = inputs[turn++ % inputs.size()].name;
         const uint64_t seed = 100 + turn;
-        const Question question = course::ask(problem, course::make_inputs(input, problem, seed));
-        for (const Step& step : steps()) {
-          if (!takes(step, dim)) continue;
-          INFO(step.name, " ", words(problem), " input ", input, " seed ", seed);
-          const Outcome outcome = run(step, question, Schedule::random, seed);
-          CHECK_MESSAGE(outcome.right(), outcome.message);
-          if (machine() == Machine::simulated && outcome.right()) check_ledger(step, question, outcome.ledger);
+        for (Dtype dtype : both_types) {
+          const Problem problem{s.batch, s.heads, s.seq_q, s.seq_k, dim, causal, attention::default_scale(dim), dtype};
+          const std::vector<Step> some = steps_that_take(problem);
+          if (some.empty()) continue;
+          const Question question = course::ask(problem, course::make_inputs(input, problem, seed));
+          for (const Step& step : some) {
+            INFO(step.name, " ", words(problem), " input ", input, " seed ", seed);
+            const Outcome outcome = run(step, question, Schedule::random, seed);
+            CHECK_MESSAGE(outcome.right(), outcome.message);
+            if (machine() == Machine::simulated && outcome.right()) check_ledger(step, question, outcome.ledger);
+          }
         }
       }
 }
@@ -179,10 +194,10 @@ TEST_CASE("27: the bytes of the partial results and of their merge" * doctest::s
 
 TEST_CASE("every step is right with every input") {
   for (const auto& kind : course::input_kinds())
-    for (bool causal : {false, true}) {
-      const Problem problem{1, 2, 130, 150, 64, causal, attention::default_scale(64)};
+    for (auto [causal, dtype] : {std::pair{false, Dtype::fp16}, {true, Dtype::fp16}, {false, Dtype::bf16}, {true, Dtype::bf16}}) {
+      const Problem problem{1, 2, 130, 150, 64, causal, attention::default_scale(64), dtype};
       const Question question = course::ask(problem, course::make_inputs(kind.name, problem, 7));
-      for (const Step& step : steps()) {
+      for (const Step& step : steps_that_take(problem)) {
         INFO(step.name, " ", words(problem), " input ", kind.name);
         const Outcome outcome = run(step, question);
         CHECK_MESSAGE(outcome.right(), outcome.message);
@@ -200,8 +215,7 @@ TEST_CASE("every step agrees in all schedules" * doctest::skip(machine() == Mach
                          Shape{1064, 450, 128, true}, Shape{150, 200, 256, true}}) {
     const Problem problem{1, 2, s.seq_q, s.seq_k, s.dim, s.causal, attention::default_scale(s.dim)};
     const Question question = course::ask(problem, course::make_inputs("gaussian", problem, 3));
-    for (const Step& step : steps()) {
-      if (!takes(step, s.dim)) continue;
+    for (const Step& step : steps_that_take(problem)) {
       if (s.seq_q > 1000 && step.number() < "10") continue;  // their scores would take half a minute
       for (auto [schedule, seed] : {std::pair{Schedule::early, 1}, {Schedule::late, 1}, {Schedule::random, 1}, {Schedule::random, 2}}) {
         INFO(step.name, " ", words(problem), " schedule ", static_cast<int>(schedule), " seed ", seed);
@@ -222,14 +236,28 @@ TEST_CASE("36: more pieces of work than SMs, in sections of heads, the last of w
 }
 
 TEST_CASE("scales: zero, negative, tiny, huge") {
-  for (float scale : {0.0f, -0.125f, -3.0f, 1e-10f, 0x1p80f, -0x1p80f}) {
-    const Problem problem{1, 2, 70, 90, 64, true, scale};
-    const Question question = course::ask(problem, course::make_inputs("gaussian", problem, 5));
-    for (const Step& step : steps()) {
-      INFO(step.name, " scale ", scale);
-      const Outcome outcome = run(step, question);
-      CHECK_MESSAGE(outcome.right(), outcome.message);
+  for (float scale : {0.0f, -0.125f, -3.0f, 1e-10f, 0x1p80f, -0x1p80f})
+    for (Dtype dtype : both_types) {
+      const Problem problem{1, 2, 70, 90, 64, true, scale, dtype};
+      const Question question = course::ask(problem, course::make_inputs("gaussian", problem, 5));
+      for (const Step& step : steps_that_take(problem)) {
+        INFO(step.name, " ", words(problem), " scale ", scale);
+        const Outcome outcome = run(step, question);
+        CHECK_MESSAGE(outcome.right(), outcome.message);
+      }
     }
+}
+
+TEST_CASE("BF16: numbers far beyond FP16's range") {
+  const Problem problem{1, 2, 70, 150, 64, true, 0x1p-60f, Dtype::bf16};
+  course::Inputs inputs = course::make_inputs("gaussian", problem, 6);
+  for (auto* x : {&inputs.Q, &inputs.K, &inputs.V})
+    for (uint16_t& bits : *x) bits = attention::to_bfloat16(attention::from_bfloat16(bits) * 0x1p30f);
+  const Question question = course::ask(problem, inputs);
+  for (const Step& step : steps_that_take(problem)) {
+    const Outcome outcome = run(step, question);
+    CHECK_MESSAGE(outcome.right(), outcome.message);
+    CHECK(outcome.verdict.max_error > 65504);
   }
 }
 
@@ -242,7 +270,7 @@ using Row = std::function<double(int64_t b, int64_t h, int64_t i)>;
 
 constexpr auto zero = [](int64_t, int64_t, int64_t, int64_t) { return 0.0; };
 
-// FP8 steps are asked only where all numbers survive quantization (fp8_too): the powers of two and the largest.
+// In BF16 the same is asked, and O may err 8 times as much. FP8 steps are asked only where all numbers survive quantization (fp8_too): the powers of two and the largest.
 struct Probe {
   const char* name;
   Problem problem;
@@ -252,21 +280,20 @@ struct Probe {
   double O_error;         // absolute
   double LSE_error = 2e-3;
   bool fp8_too = false;
+  bool bf16_too = true;   // false where Q and K need more than BF16's 8 bits
 };
 
-std::vector<uint16_t> fill(int64_t batch, int64_t heads, int64_t rows, int64_t dim, const Element& f) {
+std::vector<uint16_t> fill(const Problem& p, int64_t rows, const Element& f) {
   std::vector<uint16_t> x;
-  for (int64_t b = 0; b < batch; ++b)
-    for (int64_t h = 0; h < heads; ++h)
+  for (int64_t b = 0; b < p.batch; ++b)
+    for (int64_t h = 0; h < p.heads; ++h)
       for (int64_t i = 0; i < rows; ++i)
-        for (int64_t c = 0; c < dim; ++c) x.push_back(attention::to_half(static_cast<float>(f(b, h, i, c))));
+        for (int64_t c = 0; c < p.dim; ++c) x.push_back(attention::to_bits(static_cast<float>(f(b, h, i, c)), p.dtype));
   return x;
 }
 
-void check_probe(const Probe& probe) {
-  const Problem& p = probe.problem;
-  Question q{p, {fill(p.batch, p.heads, p.seq_q, p.dim, probe.Q), fill(p.batch, p.heads, p.seq_k, p.dim, probe.K),
-                 fill(p.batch, p.heads, p.seq_k, p.dim, probe.V)}, {}, {}};
+void check_probe(const Probe& probe, const Problem& p) {
+  Question q{p, {fill(p, p.seq_q, probe.Q), fill(p, p.seq_k, probe.K), fill(p, p.seq_k, probe.V)}, {}, {}};
   q.exact.dim = p.dim;
   q.exact.index = attention::all_rows(p);
   const attention::Rows from_reference = attention::exact(p, q.inputs.Q.data(), q.inputs.K.data(), q.inputs.V.data(), q.exact.index);
@@ -275,14 +302,21 @@ void check_probe(const Probe& probe) {
     for (int64_t c = 0; c < p.dim; ++c) q.exact.O.push_back(probe.O(b, h, i, c));
     q.exact.LSE.push_back(probe.LSE ? probe.LSE(b, h, i) : from_reference.LSE[r]);
   }
-  q.allowed = {probe.O_error, infinity, probe.LSE_error};
+  q.allowed = {probe.O_error * (p.dtype == Dtype::bf16 ? 8 : 1), infinity, probe.LSE_error};
   q.fp8 = std::make_shared<Question>(q);
-  for (const Step& step : steps()) {
-    if (!takes(step, p.dim) || (is_fp8(step) && !probe.fp8_too)) continue;
+  for (const Step& step : steps_that_take(p)) {
+    if (is_fp8(step) && !probe.fp8_too) continue;
     INFO(probe.name, " ", words(p), " ", step.name);
     const Outcome outcome = run(step, q);
     CHECK_MESSAGE(outcome.right(), outcome.message);
   }
+}
+
+void check_probe(const Probe& probe) {
+  check_probe(probe, probe.problem);
+  Problem in_bf16 = probe.problem;
+  in_bf16.dtype = Dtype::bf16;
+  if (probe.bf16_too && !steps_that_take(in_bf16).empty()) check_probe(probe, in_bf16);
 }
 
 const Element value_is_key = [](int64_t, int64_t, int64_t j, int64_t) { return static_cast<double>(j); };
@@ -370,7 +404,7 @@ TEST_CASE("closed form: adding a constant to every score changes nothing but LSE
                  [](int64_t, int64_t, int64_t, int64_t c) { return c == 0 ? 4.0 : 0.0; },
                  [shift](int64_t, int64_t, int64_t j, int64_t c) { return c == 0 ? static_cast<double>(j % 3) + shift : 0.0; },
                  [](int64_t, int64_t, int64_t j, int64_t) { return static_cast<double>(j % 5); },
-                 [=](auto...) { return value / sum; }, [=](auto...) { return std::log(sum) + shift / 2; }, 4e-3});
+                 [=](auto...) { return value / sum; }, [=](auto...) { return std::log(sum) + shift / 2; }, 4e-3, 2e-3, false, shift == 0});
   }
 }
 
@@ -428,15 +462,19 @@ TEST_CASE("a step refuses what it cannot do") {
     INFO(step.name);
     Problem problem{1, 1, 8, 8, 64, false, 0.125f};
     const Question good = course::ask(problem, course::make_inputs("gaussian", problem, 1));
+    const course::StepLibrary library(step.library(machine()));
+    for (Dtype dtype : both_types) CHECK(library.refusal(dtype).empty() == takes(step, {.dim = 64, .dtype = dtype}));
     Question bad = good;
     bad.problem.scale = std::nanf("");
     const Outcome outcome = run(step, bad);
     CHECK(outcome.kind == Outcome::Kind::refused);
     CHECK_MESSAGE(outcome.message.find("scale") != std::string::npos, outcome.message);
-    const Problem wide{1, 1, 8, 8, 256, false, 0.125f};
-    const Outcome at_256 = run(step, course::ask(wide, course::make_inputs("gaussian", wide, 1)));
-    CHECK(at_256.kind == (takes(step, 256) ? Outcome::Kind::right : Outcome::Kind::refused));
-    if (!takes(step, 256)) CHECK_MESSAGE(at_256.message.find("256") != std::string::npos, at_256.message);
+    const Problem wide{1, 1, 8, 8, 256, false, 0.125f}, bf16{1, 1, 8, 8, 64, false, 0.125f, Dtype::bf16};
+    for (const auto& [p, part] : {std::pair{wide, "256"}, {bf16, "BF16"}}) {
+      const Outcome not_by_all = run(step, course::ask(p, course::make_inputs("gaussian", p, 1)));
+      CHECK(not_by_all.kind == (takes(step, p) ? Outcome::Kind::right : Outcome::Kind::refused));
+      if (!takes(step, p)) CHECK_MESSAGE(not_by_all.message.find(part) != std::string::npos, not_by_all.message);
+    }
   }
 }
 

@@ -111,7 +111,7 @@ void fence_proxy_async(Site site);
 // --- matrices of a warpgroup: hardware/wgmma.h ---------------------------------------------------------------------
 
 /// What a factor of wgmma consists of.
-enum class Number { half, e4m3, e5m2 };
+enum class Number { half, bfloat16, e4m3, e5m2 };
 /// What one thread passes to wgmma.
 struct WgmmaArguments {
   float* c;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdio>
 #include <cstring>
 
@@ -120,8 +121,11 @@ const std::array<float, 256>& table() {
 template <typename Put>
 void for_each_number(const void* bytes, int count, Number number, Put put) {
   const auto* p = static_cast<const unsigned char*>(bytes);
-  if (number == Number::half) {
-    for (int i = 0; i < count / 2; ++i) put(i, value_of(static_cast<uint16_t>(p[2 * i] | p[2 * i + 1] << 8)));
+  if (depth_of(number) == 16) {
+    for (int i = 0; i < count / 2; ++i) {
+      const auto bits = static_cast<uint16_t>(p[2 * i] | p[2 * i + 1] << 8);
+      put(i, number == Number::half ? value_of(bits) : std::bit_cast<float>(uint32_t{bits} << 16));
+    }
   } else {
     const auto& values = number == Number::e4m3 ? table<e4m3>() : table<e5m2>();
     for (int i = 0; i < count; ++i) put(i, values[p[i]]);
@@ -214,7 +218,7 @@ void execute(Multiplication& op) {
   op.executed = true;
   Chain& chain = *op.chain;
   const int columns = chain.columns, depth = depth_of(op.a_number);
-  const bool narrow = op.a_number != Number::half && machine.options.narrow_fp8_sums;
+  const bool narrow = depth == 32 && machine.options.narrow_fp8_sums;
   load_factors(op, columns);
   if (!op.accumulate) std::fill(chain.matrix.begin(), chain.matrix.end(), 0.0f);
   for (int row = 0; row < 64; row += 2)

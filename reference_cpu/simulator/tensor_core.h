@@ -14,6 +14,6 @@ void check_factors(const Multiplication& op, Warpgroup& group);
 void execute(Multiplication& op);
 
 /// How many columns the left factor has: an instruction takes 32 bytes of each row.
-inline int depth_of(Number number) { return number == Number::half ? 16 : 32; }
+inline int depth_of(Number number) { return number == Number::half || number == Number::bfloat16 ? 16 : 32; }
 
 }  // namespace simulator

@@ -567,7 +567,7 @@ Tensors quantized(const Problem& p, Tensors t) {
 }
 
 void forward(const Problem& p, const Tensors& given, const Device& device) {
-  attention::check(p, given, workspace_bytes(p, device), 256, true);
+  attention::check(p, given, workspace_bytes(p, device), 256, {.fp8 = true});
   if (p.query_rows() == 0) return;
   const int64_t heads = p.batch * p.heads;
   const int64_t fit = (32 << 20) / (4 * p.dim * max(p.seq_k, int64_t{1}));  // heads whose K and V fit 32 MB of L2

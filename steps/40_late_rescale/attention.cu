@@ -9,7 +9,11 @@
 // Registers: producer 32 / 40 / 24 a thread (d = 64 / 128 / 256), consumers 160 / 232 / 240. Shared memory: K and V twice
 // 16 / 32 / 40 KB each, Q 24 / 32 / 64 KB, O as much again, but at d = 256 in Q's place: 112 / 192 / 224 KB.
 // Workspace: 4 bytes, the counter.
+//
+// Q, K, V and O are FP16 or BF16. Both are copied and stored alike; T, half or bfloat16, is what wgmma takes its factors for
+// and what P and O are packed as.
 
+#include <hardware/bfloat16.h>
 #include <hardware/half.h>
 #include <hardware/launch.h>
 #include <hardware/math.h>
@@ -25,6 +29,7 @@
 namespace step_40 {
 namespace {
 
+using attention::Dtype;
 using attention::Problem;
 using attention::Tensors;
 
@@ -83,7 +88,7 @@ __device__ Work work_number(unsigned number, Shape shape) {
 //! [work]
 
 // A tile of `rows` rows and d columns, as [d / 64][rows][64]; the pieces of 8 halves in a row are swizzled. So the copy
-// engine writes it and wgmma reads it.
+// engine writes it and wgmma reads it. A "half" here may be a bfloat16.
 template <int rows, int d>
 struct Tile {
   half data[d / 64][rows][64];
@@ -118,21 +123,21 @@ __device__ __forceinline__ float quad_sum(float x) {
 }
 
 // Starts S = Q K^T: 64 rows x Bc keys.
-template <int d>
+template <typename T, int d>
 __device__ __forceinline__ void start_QK(float (&S)[Bc<d> / 2], Descriptor Q, Descriptor K) {
   wgmma_fence(S);  // what softmax read and wrote is done before the tensor core writes
 #pragma unroll
   for (int x = 0; x < d; x += 16)
-    wgmma<Major::k>(S, advance(Q, x / 64 * 64 * 128 + x % 64 * 2), advance(K, x / 64 * Bc<d> * 128 + x % 64 * 2), x > 0);
+    wgmma<Major::k, T>(S, advance(Q, x / 64 * 64 * 128 + x % 64 * 2), advance(K, x / 64 * Bc<d> * 128 + x % 64 * 2), x > 0);
   wgmma_commit();  // one group: it can be waited for apart from PV's
 }
 
 // Starts O += P V: 64 rows x d columns.
-template <int d>
+template <typename T, int d>
 __device__ __forceinline__ void start_PV(float (&O)[d / 2], uint32_t (&P)[Bc<d> / 16][4], Descriptor V) {
   wgmma_fence(O, P);  // O is rescaled and P packed before the tensor core reads them
 #pragma unroll
-  for (int key = 0; key < Bc<d>; key += 16) wgmma<Major::mn>(O, P[key / 16], advance(V, key * 128), true);
+  for (int key = 0; key < Bc<d>; key += 16) wgmma<Major::mn, T>(O, P[key / 16], advance(V, key * 128), true);
   wgmma_commit();  // one group
 }
 
@@ -205,7 +210,7 @@ __device__ __forceinline__ void produce(SharedMemory<d>& shared, const TensorMap
 //! [producer]
 
 // A warpgroup computes 64 rows of a query block, from its last key block to its first.
-template <int d>
+template <typename T, int d>
 __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap& O_map, float* LSE, Shape shape,
                                         int head, int i, int turn, unsigned& n) {
   const int w = __shfl_sync(all_lanes, threadIdx.x / 128, 0) - 1;  // the shuffle tells the compiler: the same in all lanes
@@ -232,7 +237,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
   };
   auto pack_P = [&] {
 #pragma unroll
-    for (int x = 0; x < Bc<d> / 4; ++x) P[x / 4][x % 4] = pack_halves(S[2 * x], S[2 * x + 1]);
+    for (int x = 0; x < Bc<d> / 4; ++x) P[x / 4][x % 4] = pack<T>(S[2 * x], S[2 * x + 1]);
   };
   auto rescale_O = [&] {
 #pragma unroll
@@ -247,10 +252,10 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
     const unsigned last = n++;
     mbarrier_wait(shared.K_full[n % stages], parity(n));  // K_j has landed
     if (pingpong<d>) named_barrier_sync(own_turn, 256);  // the consumer before has started its products
-    start_QK<d>(S, Q, advance(K, n % stages * sizeof shared.K[0]));
+    start_QK<T, d>(S, Q, advance(K, n % stages * sizeof shared.K[0]));
     if (raised) rescale_O();
     mbarrier_wait(shared.V_full[last % stages], parity(last));  // V of the block before has landed
-    start_PV<d>(O, P, advance(V, last % stages * sizeof shared.V[0]));
+    start_PV<T, d>(O, P, advance(V, last % stages * sizeof shared.V[0]));
     if (pingpong<d>) named_barrier_arrive(next_turn, 256);  // the next consumer's turn
     wgmma_wait<1>(S);  // QK is done, PV goes on
     release(shared.K_empty[n % stages]);
@@ -265,7 +270,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
   mbarrier_wait(shared.Q_full[w], turn % 2);  // this warpgroup's rows of Q have landed
   if (Tc > 0) {
     mbarrier_wait(shared.K_full[n % stages], parity(n));  // the last K block has landed
-    start_QK<d>(S, Q, advance(K, n % stages * sizeof shared.K[0]));
+    start_QK<T, d>(S, Q, advance(K, n % stages * sizeof shared.K[0]));
     wgmma_wait<0>(S);  // it is done
     release(shared.K_empty[n % stages]);
     hide(Tc - 1);
@@ -277,7 +282,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
     for (; j >= 0; --j) block(j, false);
     if (raised) rescale_O();
     mbarrier_wait(shared.V_full[n % stages], parity(n));  // the first V block has landed
-    start_PV<d>(O, P, advance(V, n % stages * sizeof shared.V[0]));
+    start_PV<T, d>(O, P, advance(V, n % stages * sizeof shared.V[0]));
     wgmma_wait<0>(O, P);  // it is done
     release(shared.V_empty[n++ % stages]);
   }
@@ -299,7 +304,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
     uint32_t halves[4];
 #pragma unroll
     for (int y = 0; y < 4; ++y)
-      halves[y] = pack_halves(O[x / 2 + 2 * y] * inverse[y % 2], O[x / 2 + 2 * y + 1] * inverse[y % 2]);
+      halves[y] = pack<T>(O[x / 2 + 2 * y] * inverse[y % 2], O[x / 2 + 2 * y + 1] * inverse[y % 2]);
     stmatrix_x4(shared.O(w).at(16 * warp + lane % 16, x + lane / 16 * 8), halves);
   }
   fence_proxy_async();                // the copy engine will see this thread's part,
@@ -315,7 +320,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
   //! [store]
 }
 
-template <int d>
+template <typename T, int d>
 __global__ void __launch_bounds__(threads<d>, 1)
     attention_kernel(const __grid_constant__ TensorMap Q,  // [heads, Nq, d], in boxes of 64 rows
                      const __grid_constant__ TensorMap K,  // [heads, Nk, d], in boxes of Bc rows
@@ -359,7 +364,7 @@ __global__ void __launch_bounds__(threads<d>, 1)
     if (pingpong<d> && threadIdx.x / 128 == consumers<d>) named_barrier_arrive(1, 256);  // the first turn is consumer 0's
     for (int turn = 0; number < all; ++turn) {
       const auto [head, i] = work_number<d>(number, shape);
-      consume<d>(shared, O, LSE, shape, head, i, turn, n);
+      consume<T, d>(shared, O, LSE, shape, head, i, turn, n);
       mbarrier_wait(shared.work_full, turn % 2);  // the next number is there
       number = shared.work;
       mbarrier_arrive(shared.work_empty);  // this thread has read it
@@ -379,12 +384,12 @@ TensorMap tile_map(const void* tensor, int heads, int N, int box_rows) {
                        {64, static_cast<uint32_t>(box_rows), d / 64, 1});
 }
 
-template <int d>
+template <typename T, int d>
 void start(const Tensors& t, const Device& device, Shape shape) {
   auto* counter = static_cast<unsigned*>(t.workspace);
   launch("clear_kernel", clear_kernel, 1, 1, 0, device, counter);
   const int all = shape.heads * ((shape.Nq + Br<d> - 1) / Br<d>);
-  launch("attention_kernel", attention_kernel<d>, min(all, device.sm_count), threads<d>, sizeof(SharedMemory<d>),
+  launch("attention_kernel", attention_kernel<T, d>, min(all, device.sm_count), threads<d>, sizeof(SharedMemory<d>),
          device, tile_map<d>(t.Q, shape.heads, shape.Nq, 64), tile_map<d>(t.K, shape.heads, shape.Nk, Bc<d>),
          tile_map<d>(t.V, shape.heads, shape.Nk, Bc<d>), tile_map<d>(t.O, shape.heads, shape.Nq, 64), t.LSE, counter, shape);
 }
@@ -394,7 +399,7 @@ void start(const Tensors& t, const Device& device, Shape shape) {
 size_t workspace_bytes(const Problem&, const Device&) { return sizeof(unsigned); }
 
 void forward(const Problem& p, const Tensors& t, const Device& device) {
-  attention::check(p, t, workspace_bytes(p, device), 256);
+  attention::check(p, t, workspace_bytes(p, device), 256, {.bf16 = true});
   if (p.query_rows() == 0) return;
   const int64_t heads = p.batch * p.heads;
   const int64_t fit = (32 << 20) / (4 * p.dim * max(p.seq_k, int64_t{1}));  // heads whose K and V fit 32 MB of L2
@@ -405,9 +410,10 @@ void forward(const Problem& p, const Tensors& t, const Device& device) {
                     p.scale == 0 ? 1.0f : fabsf(p.scale),
                     static_cast<int>(heads),
                     p.causal ? static_cast<int>(min(max(fit, int64_t{1}), heads)) : 1};
-  if (p.dim == 64) start<64>(t, device, shape);
-  if (p.dim == 128) start<128>(t, device, shape);
-  if (p.dim == 256) start<256>(t, device, shape);
+  const bool bf16 = p.dtype == Dtype::bf16;
+  if (p.dim == 64) bf16 ? start<bfloat16, 64>(t, device, shape) : start<half, 64>(t, device, shape);
+  if (p.dim == 128) bf16 ? start<bfloat16, 128>(t, device, shape) : start<half, 128>(t, device, shape);
+  if (p.dim == 256) bf16 ? start<bfloat16, 256>(t, device, shape) : start<half, 256>(t, device, shape);
 }
 
 }  // namespace step_40

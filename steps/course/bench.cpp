@@ -27,7 +27,7 @@ using attention::Problem;
 
 struct BenchOptions {
   std::vector<std::string> steps;
-  std::string csv, shapes = "ladder", causal = "both";
+  std::string csv, shapes = "ladder", causal = "both", dtype = "fp16";
 };
 
 struct Shape {
@@ -64,6 +64,11 @@ std::vector<bool> read_masks(const std::string& text) {
   if (text == "both") return {false, true};
   if (text == "yes" || text == "no") return {text == "yes"};
   throw Failure("--causal takes yes, no or both; '" + text + "' is none of them.");
+}
+
+std::vector<attention::Dtype> read_dtypes(const std::string& text) {
+  if (text == "both") return {attention::Dtype::fp16, attention::Dtype::bf16};
+  return {read_dtype(text)};
 }
 
 std::string one_line(std::string text) { return text.substr(0, text.find('\n')); }
@@ -106,7 +111,7 @@ std::string kernel_column(const std::string& kernels, const std::string& attribu
 }
 
 constexpr const char* csv_heading =
-    "date,commit,gpu,driver,toolkit,sm_clock_mhz,protocol,step,batch,heads,seq_q,seq_k,dim,causal,ms_median,"
+    "date,commit,gpu,driver,toolkit,sm_clock_mhz,protocol,step,batch,heads,seq_q,seq_k,dim,causal,dtype,ms_median,"
     "ms_p10,ms_p90,"
     "launches,tflops,pct_of_peak,verified,kernels,registers,spill_bytes,static_shared,dynamic_shared,threads,"
     "ctas_per_sm,l2\n";
@@ -116,8 +121,8 @@ std::string csv_row(const std::string& environment, const Step& step, const Prob
   std::ostringstream row;
   row << environment << ',' << (w.sm_clock_mhz > 0 ? digits(w.sm_clock_mhz, 4) : "") << ',' << w.protocol
       << ',' << step.name << ',' << p.batch << ',' << p.heads << ',' << p.seq_q << ',' << p.seq_k << ','
-      << p.dim << ',' << p.causal << ',' << digits(w.ms_median, 5) << ',' << digits(w.ms_p10, 5) << ','
-      << digits(w.ms_p90, 5) << ',' << w.launches << ',' << digits(tflops, 4) << ','
+      << p.dim << ',' << p.causal << ',' << name_of(p.dtype) << ',' << digits(w.ms_median, 5) << ','
+      << digits(w.ms_p10, 5) << ',' << digits(w.ms_p90, 5) << ',' << w.launches << ',' << digits(tflops, 4) << ','
       << (peak > 0 ? digits(100 * tflops / peak, 3) : "") << ",yes," << kernel_column(m.kernels, "");
   for (const char* attribute :
        {"registers", "spill_bytes", "static_shared", "dynamic_shared", "threads", "ctas_per_sm"})
@@ -141,6 +146,7 @@ public:
         table_({{"", "step", 22, true},
                 {"", "shape BxHxSxD", 16, true},
                 {"", "mask", 6, true},
+                {"", "type", 4, true},
                 {"", "protocol", 10, true},
                 {"", "ms", 7},
                 {"", "TFLOP/s", 7},
@@ -152,15 +158,16 @@ public:
     csv_ << csv_heading;
   }
 
-  int run(const std::vector<Shape>& shapes, const std::vector<bool>& masks) {
+  int run(const std::vector<Shape>& shapes, const std::vector<bool>& masks, const std::vector<attention::Dtype>& dtypes) {
     table_.print_heading();
     for (const Shape& s : shapes)
-      for (bool causal : masks) {
-        const Problem p{s.batch, s.heads, s.seq, s.seq, s.dim, causal, attention::default_scale(s.dim)};
-        const Question question = ask(p, make_inputs("gaussian", p, 1), 4096);
-        speeds_.clear();
-        for (const Step& step : steps_) measure_one(step, question);
-      }
+      for (bool causal : masks)
+        for (attention::Dtype dtype : dtypes) {
+          const Problem p{s.batch, s.heads, s.seq, s.seq, s.dim, causal, attention::default_scale(s.dim), dtype};
+          const Question question = ask(p, make_inputs("gaussian", p, 1), 4096);
+          speeds_.clear();
+          for (const Step& step : steps_) measure_one(step, question);
+        }
     std::printf("\n%s", messages_.c_str());
     if (csv_.is_open() && !csv_.flush()) throw Failure("The CSV file could not be written in full.");
     return wrong_ ? exit_wrong : measured_ ? exit_right : exit_skipped;
@@ -171,18 +178,23 @@ private:
     const Problem& p = question.problem;
     const std::string shape = std::to_string(p.batch) + "x" + std::to_string(p.heads) + "x" +
                               std::to_string(p.seq_q) + "x" + std::to_string(p.dim);
-    const std::string mask = p.causal ? "causal" : "full";
+    const std::string mask = p.causal ? "causal" : "full", type = name_of(p.dtype);
     if (const std::string reason = why_not(step.arch, gpu_state().info); !reason.empty()) {
-      table_.print_row({step.name, shape, mask, "skipped"});
+      table_.print_row({step.name, shape, mask, type, "skipped"});
       messages_ += step.name + " was skipped: " + reason + "\n";
       return;
     }
     const Measurement m = measure(step.library(Machine::gpu), question);
+    const std::string what = step.name + " at " + shape + " " + mask + " " + type;
+    if (m.kind == Outcome::Kind::refused) {
+      table_.print_row({step.name, shape, mask, type, "refused"});
+      messages_ += what + " was refused: " + m.message + "\n";
+      return;
+    }
     if (m.kind != Outcome::Kind::right) {
       wrong_ = true;
-      table_.print_row({step.name, shape, mask, "wrong"});
-      messages_ +=
-          step.name + " at " + shape + " " + mask + " is not right, so it has no time: " + m.message + "\n";
+      table_.print_row({step.name, shape, mask, type, "wrong"});
+      messages_ += what + " is not right, so it has no time: " + m.message + "\n";
       return;
     }
     for (const Window& w : m.windows) {
@@ -195,7 +207,7 @@ private:
                                              : std::vector<std::string>{w.protocol})
         speeds_[protocol][step.name] = tflops;
       const auto& speeds = speeds_[w.protocol == "three runs" ? "burst" : w.protocol];
-      table_.print_row({step.name, shape, mask, w.protocol, digits(w.ms_median, 4), digits(tflops, 4),
+      table_.print_row({step.name, shape, mask, type, w.protocol, digits(w.ms_median, 4), digits(tflops, 4),
                         peak_ > 0 ? digits(100 * tflops / peak_, 3) : "-", ratio(speeds, step.prev, tflops),
                         ratio(speeds, all_steps().front().name, tflops)});
       if (csv_.is_open()) csv_ << csv_row(environment_, step, p, w, m, tflops, peak_);
@@ -228,6 +240,7 @@ int bench(const BenchOptions& o) {
   const std::vector<Step> steps = find_steps(o.steps);
   const std::vector<Shape> shapes = read_shapes(o.shapes);
   const std::vector<bool> masks = read_masks(o.causal);
+  const std::vector<attention::Dtype> dtypes = read_dtypes(o.dtype);
   if (!o.csv.empty()) check_writable(o.csv);
   if (!gpu_state().usable)
     throw Failure("Only a GPU can be timed. " + gpu_state().why +
@@ -240,9 +253,9 @@ int bench(const BenchOptions& o) {
   if (copy.ok)
     std::printf("Copy within its memory: %s/s, read and written\n", bytes(copy.value.get<double>()).c_str());
   std::printf(
-      "Peak: dense FP16 on the tensor cores at the data sheet's clock, %s TFLOP/s\n\n",
+      "Peak: dense FP16 or BF16 on the tensor cores at the data sheet's clock, %s TFLOP/s\n\n",
       peak_tflops(gpu_state().info) > 0 ? digits(peak_tflops(gpu_state().info), 4).c_str() : "unknown");
-  return Bench(o, steps).run(shapes, masks);
+  return Bench(o, steps).run(shapes, masks, dtypes);
 }
 
 }  // namespace
@@ -254,6 +267,7 @@ void add_bench(CLI::App& app, Command& chosen) {
   command->add_option("--csv", o->csv, "Write all numbers to a CSV file");
   command->add_option("--shapes", o->shapes, "ladder (default), quick, standard, or BxHxSxD,...");
   command->add_option("--causal", o->causal, "yes, no or both (default)");
+  command->add_option("--dtype", o->dtype, "fp16 (default), bf16 or both; a step that does not take it is left out");
   command->callback([o, &chosen] { chosen = [o] { return bench(*o); }; });
 }
 

@@ -27,7 +27,7 @@ void conclude(Outcome& outcome, Kind kind, const std::string& message) {
 }
 
 void write_outputs(const Problem& p, const Outputs& out, const Setting& setting) {
-  if (!setting.O_file.empty()) write_npy(setting.O_file, {p.batch, p.heads, p.seq_q, p.dim}, out.O.data());
+  if (!setting.O_file.empty()) write_npy(setting.O_file, {p.batch, p.heads, p.seq_q, p.dim}, out.O.data(), p.dtype);
   if (!setting.LSE_file.empty()) write_npy(setting.LSE_file, {p.batch, p.heads, p.seq_q}, out.LSE.data());
 }
 

@@ -48,7 +48,7 @@ struct Setting {
   Machine machine = Machine::simulated;
   simulator::Options simulator;  ///< schedule, seed, mutant; of no effect on the GPU
   double timing_seconds = 0;     ///< GPU: launch repeatedly for so long, then verify again
-  std::string O_file, LSE_file;  ///< .npy files for the outputs, "" for none
+  std::string O_file, LSE_file;  ///< .npy files for the outputs, "" for none; BF16 is written as float32
 };
 
 /// What came of it.

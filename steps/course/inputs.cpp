@@ -137,8 +137,8 @@ void fill(const G& generator, const Problem& p, Tensor tensor, std::vector<uint1
       for (int64_t c = 0; c < p.dim; ++c) {
         const auto index = static_cast<uint64_t>(r * p.dim + c);
         const int64_t head = r / sequence;
-        values[index] = attention::to_half(static_cast<float>(
-            generator.value({tensor, head / p.heads, head % p.heads, r % sequence, c, index})));
+        const double x = generator.value({tensor, head / p.heads, head % p.heads, r % sequence, c, index});
+        values[index] = attention::to_bits(static_cast<float>(x), p.dtype);
       }
   };
   const int64_t cores = rows * p.dim < 1 << 20 ? 1 : std::max(1u, std::thread::hardware_concurrency());

@@ -10,7 +10,7 @@
 
 namespace course {
 
-/// The input tensors of one problem, FP16 bit patterns on the host.
+/// The input tensors of one problem on the host, bit patterns of its dtype.
 struct Inputs {
   std::vector<uint16_t> Q;  ///< [batch, heads, seq_q, dim]
   std::vector<uint16_t> K;  ///< [batch, heads, seq_k, dim]

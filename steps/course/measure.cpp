@@ -58,6 +58,7 @@ std::vector<Window> windows(Gpu& gpu, const std::function<void(void*)>& launch) 
 json measured(const std::filesystem::path& library, const Question& question) {
   const auto device = open_device(Machine::gpu);
   const StepLibrary step(library);
+  if (const std::string refusal = step.refusal(question.problem.dtype); !refusal.empty()) return {{"refused", refusal}};
   Placed placed(*device, question, step.workspace_bytes(question.problem));
   json result = {{"wrong", verify(step, question, *device, placed)}, {"windows", json::array()}};
   if (result["wrong"] != "") return result;
@@ -89,6 +90,11 @@ Measurement measure(const std::filesystem::path& library, const Question& questi
   const ChildResult child =
       run_in_child(library.stem().stem().string(), 300, [&] { return measured(library, question); });
   Measurement m;
+  if (child.ok && child.value.contains("refused")) {
+    m.kind = Outcome::Kind::refused;
+    m.message = child.value["refused"];
+    return m;
+  }
   if (!child.ok || child.value["wrong"] != "") {
     m.message = child.ok ? child.value["wrong"].get<std::string>() : child.sentence;
     return m;

@@ -21,7 +21,7 @@ struct Window {
 
 /// A step on one problem.
 struct Measurement {
-  Outcome::Kind kind = Outcome::Kind::wrong;  ///< right: verified before and after
+  Outcome::Kind kind = Outcome::Kind::wrong;  ///< right: verified before and after; refused: the dtype
   std::string message;
   std::vector<Window> windows;
   std::string kernels;  ///< see flash_kernels()

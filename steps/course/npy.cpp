@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -21,6 +22,7 @@ static_assert(std::endian::native == std::endian::little,
               "values are read and written as they lie in memory");
 
 namespace fs = std::filesystem;
+using attention::Dtype;
 constexpr size_t prefix_bytes = 8;  // "\x93NUMPY", major and minor version
 
 struct Header {
@@ -75,7 +77,7 @@ Header read_header(std::ifstream& in, const std::string& file, uint64_t size) {
   static const std::regex descr("'descr' *: *'([^']*)'"), structured("'descr' *: *\\["),
       order("'fortran_order' *: *(True|False)"), shape("'shape' *: *\\(([0-9, ]*)\\)");
   std::smatch match;
-  if (std::regex_search(text, structured)) fail(file, "holds records; a plain float16 tensor is needed.");
+  if (std::regex_search(text, structured)) fail(file, "holds records; a plain tensor of numbers is needed.");
   if (!std::regex_search(text, match, descr)) fail(file, "has a damaged header: it names no 'descr'.");
   header.descr = match[1];
   if (!std::regex_search(text, match, order))
@@ -97,10 +99,13 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return "[" + text + "]";
 }
 
-// Everything about a header that is not a float16 tensor of rank 4 in C order.
-void check_header(const Header& h, const std::string& file) {
+// Everything about a header that is not a tensor of rank 4 in C order, float16 or, for BF16, float32.
+void check_header(const Header& h, const std::string& file, Dtype dtype) {
   const std::string name = name_for_python(file);
-  if (h.descr != "<f2")
+  if (dtype == Dtype::bf16 && h.descr != "<f4")
+    fail(file, "holds elements of type '" + h.descr + "'; for BF16, float32 ('<f4') is needed, since NumPy has no bfloat16: "
+                   "numpy.save('" + name + "', x.astype(numpy.float32)), or x.float().numpy() of a PyTorch tensor.");
+  if (dtype == Dtype::fp16 && h.descr != "<f2")
     fail(file, "holds elements of type '" + h.descr + "'; float16 ('<f2') is needed: numpy.save('" + name +
                    "', x.astype(numpy.float16)).");
   if (h.order != "False")
@@ -112,9 +117,9 @@ void check_header(const Header& h, const std::string& file) {
                    (h.shape.size() < 4 ? ". Add axes of size 1 with x[None]." : "."));
 }
 
-// The number of bytes that a shape of 2-byte elements takes.
-uint64_t data_bytes(const std::vector<int64_t>& shape, const std::string& file) {
-  uint64_t bytes = 2;
+// The number of bytes that a shape takes.
+uint64_t data_bytes(const std::vector<int64_t>& shape, uint64_t element_bytes, const std::string& file) {
+  uint64_t bytes = element_bytes;
   for (int64_t n : shape)
     if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(n), &bytes))
       fail(file, "has the shape " + shape_text(shape) + ", which no memory holds.");
@@ -157,27 +162,34 @@ size_t elements(const std::array<int64_t, rank>& shape) {
 
 }  // namespace
 
-HalfTensor read_half_npy(const std::string& file) {
+HalfTensor read_half_npy(const std::string& file, Dtype dtype) {
   const uint64_t size = regular_file_size(file);
   std::ifstream in(file, std::ios::binary);
   if (!in) fail(file, "cannot be read: " + std::string(std::strerror(errno)) + ".");
   const Header header = read_header(in, file, size);
-  check_header(header, file);
-  const uint64_t need = data_bytes(header.shape, file), have = size - header.data_begin;
+  check_header(header, file, dtype);
+  const uint64_t need = data_bytes(header.shape, dtype == Dtype::bf16 ? 4 : 2, file), have = size - header.data_begin;
   const std::string sizes = "its shape " + shape_text(header.shape) + " takes " + std::to_string(need) +
                             " bytes of data, and it has " + std::to_string(have) + ".";
   if (have < need) fail(file, "is truncated: " + sizes);
   if (have > need) fail(file, "has trailing bytes: " + sizes);
   HalfTensor tensor;
   std::copy(header.shape.begin(), header.shape.end(), tensor.shape.begin());
-  tensor.values.resize(need / 2);
-  in.read(reinterpret_cast<char*>(tensor.values.data()), static_cast<std::streamsize>(need));
+  tensor.values.resize(elements(tensor.shape));
+  std::vector<float> floats(dtype == Dtype::bf16 ? tensor.values.size() : 0);
+  char* data = dtype == Dtype::bf16 ? reinterpret_cast<char*>(floats.data()) : reinterpret_cast<char*>(tensor.values.data());
+  in.read(data, static_cast<std::streamsize>(need));
   if (!in) fail(file, "could not be read in full.");
+  std::transform(floats.begin(), floats.end(), tensor.values.begin(), attention::to_bfloat16);
   return tensor;
 }
 
-void write_npy(const std::string& file, const std::array<int64_t, 4>& shape, const uint16_t* values) {
-  write(file, "<f2", {shape.begin(), shape.end()}, values, 2 * elements(shape));
+void write_npy(const std::string& file, const std::array<int64_t, 4>& shape, const uint16_t* values, Dtype dtype) {
+  const size_t n = elements(shape);
+  if (dtype == Dtype::fp16) return write(file, "<f2", {shape.begin(), shape.end()}, values, 2 * n);
+  std::vector<float> floats(n);
+  std::transform(values, values + n, floats.begin(), attention::from_bfloat16);
+  write(file, "<f4", {shape.begin(), shape.end()}, floats.data(), 4 * n);
 }
 
 void write_npy(const std::string& file, const std::array<int64_t, 3>& shape, const float* values) {

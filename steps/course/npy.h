@@ -1,5 +1,5 @@
 /// @file
-/// NumPy's .npy files: float16 in, float16 and float32 out, C order, no Python needed.
+/// NumPy's .npy files, C order, no Python needed. NumPy has no bfloat16: BF16 is read from float32 and written to it.
 #pragma once
 
 #include <array>
@@ -7,21 +7,25 @@
 #include <string>
 #include <vector>
 
+#include "reference_cpu/attention.h"
+
 namespace course {
 
-/// A tensor [batch, heads, sequence, dim] of FP16 bit patterns.
+/// A tensor [batch, heads, sequence, dim] of bit patterns, FP16 or BF16.
 struct HalfTensor {
   std::array<int64_t, 4> shape{};
   std::vector<uint16_t> values;
 };
 
-/// Reads a float16 tensor of rank 4 in C order. NaN and infinity are data.
+/// Reads a float16 tensor of rank 4 in C order; for BF16 a float32 tensor, each number rounded to the nearest. NaN and
+/// infinity are data.
 /// @throws Failure  naming the file, what is wrong with it and how NumPy writes it right
-HalfTensor read_half_npy(const std::string& file);
+HalfTensor read_half_npy(const std::string& file, attention::Dtype dtype = attention::Dtype::fp16);
 
-/// Writes [batch, heads, sequence, dim] as float16.
+/// Writes [batch, heads, sequence, dim] as float16, or BF16 exactly as float32.
 /// @throws Failure  if the file cannot be written in full
-void write_npy(const std::string& file, const std::array<int64_t, 4>& shape, const uint16_t* values);
+void write_npy(const std::string& file, const std::array<int64_t, 4>& shape, const uint16_t* values,
+               attention::Dtype dtype = attention::Dtype::fp16);
 
 /// Writes [batch, heads, sequence] as float32.
 /// @throws Failure  if the file cannot be written in full

@@ -62,13 +62,14 @@ Given read_files(const ProblemOptions& o) {
     if (text)
       throw Failure(std::string(option) +
                     " cannot be given together with --q, --k and --v: the files say it.");
-  HalfTensor q = read_half_npy(o.Q_file), k = read_half_npy(o.K_file), v = read_half_npy(o.V_file);
+  const attention::Dtype dtype = read_dtype(o.dtype);
+  HalfTensor q = read_half_npy(o.Q_file, dtype), k = read_half_npy(o.K_file, dtype), v = read_half_npy(o.V_file, dtype);
   check_shapes(q, k, v, o);
   if (const std::string hint = layout_hint(q); !hint.empty())
     std::cerr << "Note: Q is " << shape_text(q.shape) << ", so it is read as " << q.shape[1] << " heads of "
               << q.shape[2] << " queries." << hint << "\n";
   Given given;
-  given.problem = {q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.shape[3], o.causal, 0};
+  given.problem = {q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.shape[3], o.causal, 0, dtype};
   given.inputs = {std::move(q.values), std::move(k.values), std::move(v.values)};
   return given;
 }
@@ -94,6 +95,14 @@ double number(const std::string& option, const std::string& text) {
   throw Failure(option + " takes a number; '" + text + "' is none.");
 }
 
+const char* name_of(attention::Dtype dtype) { return dtype == attention::Dtype::bf16 ? "bf16" : "fp16"; }
+
+attention::Dtype read_dtype(const std::string& name) {
+  for (attention::Dtype dtype : {attention::Dtype::fp16, attention::Dtype::bf16})
+    if (name == name_of(dtype)) return dtype;
+  throw Failure("There is no dtype '" + name + "'; the dtypes are fp16 and bf16.");
+}
+
 void ProblemOptions::add_to(CLI::App& app) {
   app.add_option("--batch", batch, "Batch size B")->group("Problem");
   app.add_option("--heads", heads, "Heads H")->group("Problem");
@@ -103,12 +112,14 @@ void ProblemOptions::add_to(CLI::App& app) {
   app.add_option("--dim", dim, "Head dimension D: 64, 128 or, from 36 on, 256")->group("Problem");
   app.add_flag("--causal", causal, "Key j is visible to query i iff j <= i + Sk - Sq")->group("Problem");
   app.add_option("--scale", scale, "Scale of the scores; default 1/sqrt(D)")->group("Problem");
+  app.add_option("--dtype", dtype, "Elements of Q, K, V and O: fp16 (default) or, from 40 on, bf16")->group("Problem");
   std::string names;
   for (const InputKind& kind : input_kinds()) names += (names.empty() ? "" : ", ") + std::string(kind.name);
   app.add_option("--input", input, "Inputs by name: " + names)->group("Problem");
   app.add_option("--seed", seed, "Seed of the inputs and of the random schedule; default 1")
       ->group("Problem");
-  app.add_option("--q", Q_file, "Q from a .npy file, float16 [batch, heads, sequence, dim]")->group("Files");
+  app.add_option("--q", Q_file, "Q from a .npy file, float16 [batch, heads, sequence, dim]; for bf16 float32, rounded to it")
+      ->group("Files");
   app.add_option("--k", K_file, "K from a .npy file")->group("Files");
   app.add_option("--v", V_file, "V from a .npy file")->group("Files");
 }
@@ -135,6 +146,7 @@ Given read_problem(const ProblemOptions& o, Machine machine) {
   read_size("--dim", o.dim, p.dim);
   p.causal = o.causal;
   p.scale = read_scale(o.scale, p.dim);
+  p.dtype = read_dtype(o.dtype);
   check_problem(p);
   return {p, make_inputs(o.input.value_or("gaussian"), p, o.seed_value())};
 }
@@ -142,7 +154,8 @@ Given read_problem(const ProblemOptions& o, Machine machine) {
 std::string describe(const Problem& p) {
   std::ostringstream text;  // six significant digits at most, no trailing zeros
   text << "B=" << p.batch << " H=" << p.heads << " Sq=" << p.seq_q << " Sk=" << p.seq_k << " D=" << p.dim
-       << (p.causal ? " causal" : " full") << " scale=" << p.scale;
+       << (p.causal ? " causal" : " full") << " scale=" << p.scale
+       << (p.dtype == attention::Dtype::fp16 ? "" : std::string(" ") + name_of(p.dtype));
   return text.str();
 }
 

@@ -20,11 +20,19 @@ int64_t whole_number(const std::string& option, const std::string& text);
 /// @throws Failure  the text is none, "nan" included
 double number(const std::string& option, const std::string& text);
 
-/// The options --batch, --heads, --seq, --seq-q, --seq-k, --dim, --causal, --scale, --input, --seed, --q,
-/// --k, --v.
+/// "fp16" or "bf16".
+const char* name_of(attention::Dtype dtype);
+
+/// The type of such a name.
+/// @throws Failure  for another name
+attention::Dtype read_dtype(const std::string& name);
+
+/// The options --batch, --heads, --seq, --seq-q, --seq-k, --dim, --causal, --scale, --dtype, --input, --seed,
+/// --q, --k, --v.
 struct ProblemOptions {
   std::optional<std::string> batch, heads, seq, seq_q, seq_k, dim, scale, input, seed;
   bool causal = false;
+  std::string dtype = "fp16";
   std::string Q_file, K_file, V_file;
 
   void add_to(CLI::App& app);
@@ -44,7 +52,7 @@ struct Given {
 /// @throws attention::Refused  a problem that the contract refuses
 Given read_problem(const ProblemOptions& options, Machine machine);
 
-/// "B=1 H=2 Sq=256 Sk=256 D=64 full scale=0.125"
+/// "B=1 H=2 Sq=256 Sk=256 D=64 full scale=0.125", and " bf16" if it is
 std::string describe(const attention::Problem& problem);
 
 /// Floating-point operations of the two matrix products: 4 * B * H * Sq * Sk * D, halved if causal.

@@ -67,7 +67,8 @@ nlohmann::json run_json(const Job& job, const attention::Problem& p, const Outco
   row["step"] = job.step.name;
   row["device"] = name_of(job.machine);
   row["problem"] = {{"batch", p.batch}, {"heads", p.heads},   {"seq_q", p.seq_q}, {"seq_k", p.seq_k},
-                    {"dim", p.dim},     {"causal", p.causal}, {"scale", p.scale}};
+                    {"dim", p.dim},     {"causal", p.causal}, {"scale", p.scale},
+                    {"dtype", name_of(p.dtype)}};
   if (job.machine == Machine::gpu) row.erase("ledger");
   if (!outcome.ms.empty()) {
     row["ms"] = median(outcome.ms);

@@ -202,7 +202,7 @@ void add_run(CLI::App& app, Command& chosen) {
   command->add_option("--device", o->device, "auto, cpu (the simulated GPU) or gpu; default auto");
   command->add_option("--schedule", o->schedule,
                       "Simulated: early, late or random effects and threads; default early");
-  command->add_option("--out", o->O_file, "Write O to a .npy file, float16 [batch, heads, sequence, dim]")
+  command->add_option("--out", o->O_file, "Write O to a .npy file, float16 [batch, heads, sequence, dim]; bf16 as float32")
       ->group("Files");
   command->add_option("--lse", o->LSE_file, "Write LSE to a .npy file, float32 [batch, heads, sequence]")
       ->group("Files");

@@ -15,16 +15,17 @@ typedef struct flash_problem {
   int64_t batch, heads, seq_q, seq_k, dim;
   int32_t causal;  ///< 0 or 1; bottom-right
   float scale;
+  int32_t dtype;  ///< of Q, K, V and O; 0: FP16, 1: BF16
 } flash_problem;
 
-/// attention::Tensors for C. Pointers are device memory; FP16 is a 16-bit pattern.
+/// attention::Tensors for C. Pointers are device memory; FP16 and BF16 are 16-bit patterns.
 typedef struct flash_tensors {
   const void *Q, *K, *V;
   void* O;
   float* LSE;
   void* workspace;
   uint64_t workspace_bytes;
-  const float* descales;  ///< null: Q, K, V are FP16; else they are what flash_quantized() says
+  const float* descales;  ///< null, unless Q, K, V are what flash_quantized() says
 } flash_tensors;
 
 /// Bytes of scratch memory that the step wants for a problem.

@@ -12,7 +12,7 @@
 namespace {
 
 attention::Problem from_c(const flash_problem& p) {
-  return {p.batch, p.heads, p.seq_q, p.seq_k, p.dim, p.causal != 0, p.scale};
+  return {p.batch, p.heads, p.seq_q, p.seq_k, p.dim, p.causal != 0, p.scale, static_cast<attention::Dtype>(p.dtype)};
 }
 attention::Tensors from_c(const flash_tensors& t) {
   return {t.Q, t.K, t.V, t.O, t.LSE, t.workspace, t.workspace_bytes, t.descales};

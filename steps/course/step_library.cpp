@@ -10,7 +10,7 @@ namespace course {
 namespace {
 
 flash_problem to_c(const attention::Problem& p) {
-  return {p.batch, p.heads, p.seq_q, p.seq_k, p.dim, p.causal, p.scale};
+  return {p.batch, p.heads, p.seq_q, p.seq_k, p.dim, p.causal, p.scale, static_cast<int32_t>(p.dtype)};
 }
 
 flash_tensors to_c(const attention::Tensors& t) {
@@ -51,6 +51,13 @@ void StepLibrary::run(const attention::Problem& problem, const attention::Tensor
   const flash_problem p = to_c(problem);
   const flash_tensors tensors = to_c(t);
   if (attention_(&p, &tensors, stream, error, sizeof error)) throw attention::Refused(error);
+}
+
+std::string StepLibrary::refusal(attention::Dtype dtype) const try {
+  run({.batch = 0, .dim = 64, .dtype = dtype}, {});  // of an empty problem nothing is launched
+  return "";
+} catch (const attention::Refused& refused) {
+  return refused.what();
 }
 
 attention::Tensors StepLibrary::quantized(const attention::Problem& problem, const attention::Tensors& tensors) const {

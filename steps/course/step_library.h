@@ -26,6 +26,9 @@ public:
   void run(const attention::Problem& problem, const attention::Tensors& tensors,
            void* stream = nullptr) const;
 
+  /// Why the step does not take tensors of a dtype: its own sentence, or "" if it does.
+  std::string refusal(attention::Dtype dtype) const;
+
   /// Where in the workspace an FP8 step's last run left its e4m3 tensors; see flash_quantized().
   /// @throws attention::Refused  this step multiplies FP16
   attention::Tensors quantized(const attention::Problem& problem, const attention::Tensors& tensors) const;

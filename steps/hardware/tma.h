@@ -14,7 +14,7 @@ inline namespace gpu {
 /// A tensor in global memory and the box that one instruction copies. A kernel takes it as `const __grid_constant__`.
 using TensorMap = CUtensorMap;
 
-/// What a tensor consists of. A byte is one FP8 number.
+/// What a tensor consists of. Only the size matters to a copy: a half may be a bfloat16. A byte is one FP8 number.
 enum class Element { half, byte };
 
 /// Describes a tensor.

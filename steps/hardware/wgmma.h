@@ -7,6 +7,7 @@
 
 #include <type_traits>
 
+#include "bfloat16.h"
 #include "fp8.h"
 #include "swizzle.h"
 
@@ -65,12 +66,16 @@ __device__ __forceinline__ void wgmma_wait(Registers&... registers) {
 }
 
 /// @fn wgmma
-/// C[64][N] = A[64][16] B[16][N], added to C if `accumulate`: FP16 factors, float sums. The simulated header of this name
-/// says which thread holds which element. PTX wgmma.mma_async.sync.aligned.m64nNk16.f32.f16.f16.
+/// C[64][N] = A[64][16] B[16][N], added to C if `accumulate`: FP16 or BF16 factors, float sums. The simulated header of this
+/// name says which thread holds which element. PTX wgmma.mma_async.sync.aligned.m64nNk16.f32.{f16.f16,bf16.bf16}.
 /// @tparam major  how B lies in shared memory
+/// @tparam T      half or bfloat16: the elements of A and B
 /// @param c       N / 2 registers a thread
 /// @param a       a descriptor (K-major), or four registers a thread
 /// @param b       a descriptor
+
+template <typename T>
+constexpr bool is_16_bits = std::is_same_v<T, half> || std::is_same_v<T, bfloat16>;
 
 // The names of the first registers of an instruction, and the registers themselves.
 #define NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
@@ -102,27 +107,35 @@ __device__ __forceinline__ void wgmma_wait(Registers&... registers) {
 #define FLOATS_112(c) FLOATS_96(c), FLOATS_8(c, 96), FLOATS_8(c, 104)
 #define FLOATS_128(c) FLOATS_112(c), FLOATS_8(c, 112), FLOATS_8(c, 120)
 
-// One instruction: its N, its registers of C, and the names of the operands that follow them.
+// One instruction: its N, its registers of C, its factors' types, and the names of the operands that follow C.
+#define WGMMA_SS(N, COUNT, TYPES, P0, P1, P2, P3, P4, P5) \
+  asm volatile( \
+      "{ .reg .pred p; .reg .b64 a, b;\n" \
+      "setp.ne.b32 p, " P4 ", 0; mov.b64 a, {" P0 ", " P1 "}; mov.b64 b, {" P2 ", " P3 "};\n" \
+      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPES " {" NAMES_##COUNT "}, a, b, p, 1, 1, 0, " P5 "; }" \
+      : FLOATS_##COUNT(c) \
+      : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "r"(int{accumulate}), "n"(major == Major::mn ? 1 : 0))
+#define WGMMA_RS(N, COUNT, TYPES, P0, P1, P2, P3, P4, P5, P6, P7) \
+  asm volatile( \
+      "{ .reg .pred p; .reg .b64 b;\n" \
+      "setp.ne.b32 p, " P6 ", 0; mov.b64 b, {" P4 ", " P5 "};\n" \
+      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPES " {" NAMES_##COUNT "}, {" P0 ", " P1 ", " P2 ", " P3 "}, b" \
+      ", p, 1, 1, " P7 "; }" \
+      : FLOATS_##COUNT(c) \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high), "r"(int{accumulate}), \
+        "n"(major == Major::mn ? 1 : 0))
 #define WGMMA(N, COUNT, P0, P1, P2, P3, P4, P5, P6, P7) \
-  template <Major major> \
+  template <Major major, typename T = half> \
   __device__ __forceinline__ void wgmma(float (&c)[COUNT], Descriptor a, Descriptor b, bool accumulate) { \
-    asm volatile( \
-        "{ .reg .pred p; .reg .b64 a, b;\n" \
-        "setp.ne.b32 p, " P4 ", 0; mov.b64 a, {" P0 ", " P1 "}; mov.b64 b, {" P2 ", " P3 "};\n" \
-        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" NAMES_##COUNT "}, a, b, p, 1, 1, 0, " P5 "; }" \
-        : FLOATS_##COUNT(c) \
-        : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "r"(int{accumulate}), "n"(major == Major::mn ? 1 : 0)); \
+    static_assert(is_16_bits<T>); \
+    if constexpr (std::is_same_v<T, half>) WGMMA_SS(N, COUNT, "f16.f16", P0, P1, P2, P3, P4, P5); \
+    else WGMMA_SS(N, COUNT, "bf16.bf16", P0, P1, P2, P3, P4, P5); \
   } \
-  template <Major major> \
+  template <Major major, typename T = half> \
   __device__ __forceinline__ void wgmma(float (&c)[COUNT], const uint32_t (&a)[4], Descriptor b, bool accumulate) { \
-    asm volatile( \
-        "{ .reg .pred p; .reg .b64 b;\n" \
-        "setp.ne.b32 p, " P6 ", 0; mov.b64 b, {" P4 ", " P5 "};\n" \
-        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" NAMES_##COUNT "}, {" P0 ", " P1 ", " P2 ", " P3 "}, b" \
-        ", p, 1, 1, " P7 "; }" \
-        : FLOATS_##COUNT(c) \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high), "r"(int{accumulate}), \
-          "n"(major == Major::mn ? 1 : 0)); \
+    static_assert(is_16_bits<T>); \
+    if constexpr (std::is_same_v<T, half>) WGMMA_RS(N, COUNT, "f16.f16", P0, P1, P2, P3, P4, P5, P6, P7); \
+    else WGMMA_RS(N, COUNT, "bf16.bf16", P0, P1, P2, P3, P4, P5, P6, P7); \
   }
 WGMMA(64, 32, "%32", "%33", "%34", "%35", "%36", "%37", "%38", "%39")
 WGMMA(80, 40, "%40", "%41", "%42", "%43", "%44", "%45", "%46", "%47")
@@ -133,6 +146,8 @@ WGMMA(176, 88, "%88", "%89", "%90", "%91", "%92", "%93", "%94", "%95")
 WGMMA(192, 96, "%96", "%97", "%98", "%99", "%100", "%101", "%102", "%103")
 WGMMA(256, 128, "%128", "%129", "%130", "%131", "%132", "%133", "%134", "%135")
 #undef WGMMA
+#undef WGMMA_RS
+#undef WGMMA_SS
 
 /// @fn wgmma_fp8
 /// C[64][N] = A[64][32] B[32][N], added to C if `accumulate`: FP8 factors, sums in an accumulator that holds about 13 bits

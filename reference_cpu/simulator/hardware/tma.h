@@ -13,7 +13,7 @@ struct alignas(64) TensorMap {
   uint64_t opaque[16];
 };
 
-/// What a tensor consists of. A byte is one FP8 number.
+/// What a tensor consists of. Only the size matters to a copy: a half may be a bfloat16. A byte is one FP8 number.
 enum class Element { half, byte };
 
 /// Describes a tensor.

@@ -9,6 +9,7 @@
 
 #include <type_traits>
 
+#include "bfloat16.h"
 #include "fp8.h"
 #include "swizzle.h"
 
@@ -106,8 +107,16 @@ __forceinline__ void wgmma_wait(A& a, B& b, C& c, D& d, SIMULATOR_SITE_PARAMETER
   simulator::wgmma_wait(pending, arrays, 4, SIMULATOR_SITE);
 }
 
-/// C[64][N] = A[64][16] B[16][N], added to C if `accumulate`: FP16 factors, float sums.
-/// PTX wgmma.mma_async.sync.aligned.m64nNk16.f32.f16.f16.
+template <typename T>
+constexpr simulator::Number number_of = std::is_same_v<T, e4m3>       ? simulator::Number::e4m3
+                                        : std::is_same_v<T, e5m2>     ? simulator::Number::e5m2
+                                        : std::is_same_v<T, bfloat16> ? simulator::Number::bfloat16
+                                                                      : simulator::Number::half;
+template <typename T>
+constexpr bool is_16_bits = std::is_same_v<T, half> || std::is_same_v<T, bfloat16>;
+
+/// C[64][N] = A[64][16] B[16][N], added to C if `accumulate`: FP16 or BF16 factors, float sums.
+/// PTX wgmma.mma_async.sync.aligned.m64nNk16.f32.{f16.f16,bf16.bf16}.
 ///
 /// Thread t of the warpgroup (w = t / 32, g = t % 32 / 4, q = t % 4) holds
 ///
@@ -121,25 +130,27 @@ __forceinline__ void wgmma_wait(A& a, B& b, C& c, D& d, SIMULATOR_SITE_PARAMETER
 ///     MN-major B:    (k, n) at x(start + n / 64 * leading + k / 8 * stride + k % 8 * 128 + 2 (n % 64))
 ///
 /// @tparam major  how B lies in shared memory
+/// @tparam T      half or bfloat16: the elements of A and B
 /// @param c       N / 2 registers a thread
 /// @param a       a descriptor (K-major)
 /// @param b       a descriptor
-template <Major major, int count>
+template <Major major, typename T = half, int count>
 __forceinline__ void wgmma(float (&c)[count], Descriptor a, Descriptor b, bool accumulate, SIMULATOR_SITE_PARAMETERS) {
   static_assert(count % 4 == 0 && count <= 128, "N is a multiple of 8 up to 256");
-  simulator::wgmma({c, count, nullptr, bits_of(a), bits_of(b), accumulate, major == Major::mn}, SIMULATOR_SITE);
+  static_assert(is_16_bits<T>);
+  simulator::wgmma({c, count, nullptr, bits_of(a), bits_of(b), accumulate, major == Major::mn, number_of<T>, number_of<T>},
+                   SIMULATOR_SITE);
 }
 
 /// The same with A in four registers a thread.
-template <Major major, int count>
+template <Major major, typename T = half, int count>
 __forceinline__ void wgmma(float (&c)[count], const uint32_t (&a)[4], Descriptor b, bool accumulate,
                            SIMULATOR_SITE_PARAMETERS) {
   static_assert(count % 4 == 0 && count <= 128, "N is a multiple of 8 up to 256");
-  simulator::wgmma({c, count, a, 0, bits_of(b), accumulate, major == Major::mn}, SIMULATOR_SITE);
+  static_assert(is_16_bits<T>);
+  simulator::wgmma({c, count, a, 0, bits_of(b), accumulate, major == Major::mn, number_of<T>, number_of<T>}, SIMULATOR_SITE);
 }
 
-template <typename T>
-constexpr simulator::Number number_of = std::is_same_v<T, e4m3> ? simulator::Number::e4m3 : simulator::Number::e5m2;
 template <typename T>
 constexpr bool is_fp8 = std::is_same_v<T, e4m3> || std::is_same_v<T, e5m2>;
 
