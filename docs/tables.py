@@ -12,6 +12,10 @@ Blocks stand between <!-- ledger ... --> or <!-- measured ... --> and <!-- end -
     <!-- measured mutants -->     who notices each mutant of 36, from mutants-*.csv
     <!-- measured ablation -->    32 against 31 and 34 against 33, from peers-ablation-*.csv
     <!-- measured decode -->      the same for few queries and many keys, from decode-*.csv
+    <!-- measured accuracy -->    errors of FP16 and FP8 on outliers, beside FlashAttention-3's paper, from accuracy-*.csv;
+                                  accuracy gaussian, accuracy logits8 and accuracy real: on other inputs
+    <!-- measured bias 128 -->    how much smaller O is if V has a mean, at this head dimension, from the same files
+    <!-- measured fp8 38 -->      an FP8 step with and without its quantizer beside fa3fp8, from peers-fp8-*.csv
 """
 
 import argparse
@@ -66,7 +70,7 @@ def ledger_block(course, steps, arguments):
 def results():
     """Rows of the newest results file."""
     files = sorted(ROOT.glob("docs/results/*/*.csv"))
-    bench = [f for f in files if not f.stem.startswith(("peers", "decode", "ncu", "mutants"))]
+    bench = [f for f in files if not f.stem.startswith(("peers", "decode", "ncu", "mutants", "accuracy"))]
     if not bench:
         return [], ""
     with open(bench[-1], newline="") as file:
@@ -142,23 +146,34 @@ def measured_ladder(steps):
     return "\n".join(lines) + "\n\n" + source_line(rows, file) + "\n"
 
 
-def peers_file(pattern, number=""):
-    """FP16 rows and name of the newest file of this pattern that has the step."""
+def newest(pattern, wanted=lambda row: True):
+    """FP16 rows and name of the newest file of this pattern that has a wanted one; nothing if there is none."""
     for name in sorted(ROOT.glob(f"docs/results/*/{pattern}"), reverse=True):
         with open(name, newline="") as file:
             rows = [r for r in csv.DictReader(file) if r.get("dtype", "fp16") == "fp16"]
-        if any(r["competitor"].startswith(number) for r in rows):
+        if any(map(wanted, rows)):
             return rows, name.relative_to(ROOT)
-    sys.exit(f"no docs/results/*/{pattern} has step {number}")
+    return [], ""
+
+
+def peers_file(pattern, number=""):
+    """FP16 rows and name of the newest file of this pattern that has the step."""
+    rows, name = newest(pattern, lambda r: r["competitor"].startswith(number))
+    return (rows, name) if rows else sys.exit(f"no docs/results/*/{pattern} has step {number}")
+
+
+def peers_cells(rows):
+    """(d, causal, batch, Sq, Sk) -> (competitor, protocol) -> TFLOP/s; and all competitors."""
+    key = lambda r: (int(r["dim"]), int(r["causal"]), int(r["batch"]), int(r["seq_q"]), int(r["seq_k"]))
+    cells = {}
+    for r in rows:
+        cells.setdefault(key(r), {})[r["competitor"], r["protocol"]] = float(r["tflops"])
+    return cells, list(dict.fromkeys(r["competitor"] for r in rows))
 
 
 def measured_peers(number):
     rows, name = peers_file("peers-2*.csv", number)
-    key = lambda r: (int(r["dim"]), int(r["causal"]), int(r["batch"]), int(r["seq_q"]), int(r["seq_k"]))
-    cells, names = {}, []
-    for r in rows:
-        cells.setdefault(key(r), {})[r["competitor"], r["protocol"]] = float(r["tflops"])
-        names += [r["competitor"]] if r["competitor"] not in names else []
+    cells, names = peers_cells(rows)
     ours = next(n for n in names if n.startswith(number))
     cells = {k: c for k, c in sorted(cells.items()) if (ours, "burst") in c}
     others = [n for n in names if not n[0].isdigit()]
@@ -176,6 +191,96 @@ def measured_peers(number):
     r = rows[0]
     return "\n".join(lines) + (f"\n\nTFLOP/s, burst/steady, in one run of docs/peers.py. {r['gpu']}, PyTorch {r['torch']}, {r['date']}; hidden size "
                                f"2048, N(0,1) inputs. Data: [{name.name}](/{name}).\n")
+
+
+def measured_fp8(number):
+    rows, name = newest("peers-fp8-*.csv", lambda r: r["competitor"].startswith(number))
+    if not rows:
+        return "Not measured yet.\n"
+    cells, names = peers_cells(rows)
+    whole = next(n for n in names if n.startswith(number))
+    alone, rival = whole + " attention", "fa3fp8"
+
+    def both(cell, value, digits=0):
+        """Of burst and steady; dashes where a competitor was skipped."""
+        try:
+            return " / ".join(f"{value(lambda n: cell[n, p]):.{digits}f}" for p in ("burst", "steady"))
+        except KeyError:
+            return "–"
+
+    lines = [f"| d | mask | B, N | {alone} | {rival} | of {rival} | {whole} | its quantizer's share of the time, % |",
+             "|---:|---|---|" + "---:|" * 5]
+    for (dim, causal, batch, _, seq), cell in sorted(cells.items()):
+        columns = [both(cell, lambda of: of(alone)), both(cell, lambda of: of(rival)),
+                   both(cell, lambda of: of(alone) / of(rival), 2), both(cell, lambda of: of(whole)),
+                   both(cell, lambda of: 100 - 100 * of(whole) / of(alone))]
+        lines.append(f"| {dim} | {'causal' if causal else 'full'} | {batch}, {seq} | {' | '.join(columns)} |")
+    r = rows[0]
+    return "\n".join(lines) + (f"\n\nTFLOP/s, burst / steady, in one run of docs/peers.py. The columns of {alone} and {rival} start from e4m3 "
+                               f"tensors. {r['gpu']}, PyTorch {r['torch']}, {r['date']}; hidden size 2048, N(0,1) inputs. "
+                               f"Data: [{name.name}](/{name}).\n")
+
+
+PAPER = {"naive fp16": "3.2e-4", "fa3": "1.9e-4", "38_plain": "2.4e-2", "38_blocks": "2.4e-2",  # its table 3
+         "38_hadamard": "9.3e-3", "38_fp8_accuracy": "9.1e-3"}
+
+
+def measured_accuracy(table="outliers"):
+    rows, name = newest("accuracy-*.csv", lambda r: r["table"] == table)
+    rows = [r for r in rows if r["table"] == table]
+    if not rows:
+        return "Not measured yet.\n"
+    cells = {}
+    for r in rows:
+        cells.setdefault((int(r["causal"]), int(r["dim"]), int(r["seq_q"])), {})[r["competitor"]] = r
+    shapes = sorted(s for s in cells if len(cells) <= 10 or s[2] != 8192)  # a page has room for ten
+    exponential = lambda number: f"{float(number):.2e}".replace("e-0", "e-")
+    show = [lambda r, s=s: exponential(r[s]["rmse"]) if s in r else "–" for s in shapes]
+    head = [f"d={dim}, N={seq}{', causal' * causal}" for causal, dim, seq in shapes]
+    note = "RMSE"
+    if len(shapes) == 1:
+        only = shapes[0]
+        show += [lambda r: f"{100 * float(r[only]['relative_rms']):.3g} %",
+                 lambda r: f"{float(r[only]['lse_error']):.2g}" if r[only]["lse_error"] else "–"]
+        note = ", ".join(filter(None, [rows[0]["note"].capitalize(), f"H={rows[0]['heads']}", *head]))
+        head = ["RMSE", "relative RMS", "LSE off by up to"]
+    elif len({int(r["heads"]) * int(r["dim"]) for r in rows}) == 1:
+        note += f", H·d = {int(rows[0]['heads']) * int(rows[0]['dim'])}"
+    lines = ["| | " + " | ".join(head + ["FlashAttention-3's paper, H100"] * (table == "outliers")) + " |",
+             "|---|" + "---:|" * (len(head) + (table == "outliers"))]
+    for n in dict.fromkeys(r["competitor"] for r in rows):
+        of = {s: cell[n] for s, cell in cells.items() if n in cell}
+        columns = [f(of) for f in show] + [PAPER.get(n, "–")] * (table == "outliers")
+        lines.append(f"| {n} | " + " | ".join(columns) + " |")
+    r = rows[0]
+    seeds = f"; median of {r['seeds']} seeds" if r["seeds"] != "1" else ""
+    paper = " The paper does not say its N, d and batch." if table == "outliers" else ""
+    return "\n".join(lines) + (f"\n\n{note}, B={r['batch']}, against float64 attention of the FP16 inputs{seeds}. "
+                               f"docs/accuracy.py says who is who.{paper} {r['gpu']}, PyTorch {r['torch']}, {r['date']}. "
+                               f"Data: [{name.name}](/{name}).\n")
+
+
+def measured_bias(dim="128"):
+    wanted = lambda r: r["table"] == "bias" and r["dim"] == dim
+    rows, name = newest("accuracy-*.csv", wanted)
+    rows = [r for r in rows if wanted(r)]
+    if not rows:
+        return "Not measured yet.\n"
+    keys = sorted({int(r["seq_k"]) for r in rows})
+    gains = {}  # (mean, competitor, inputs of the exact answer) -> keys -> text
+    for r in rows:
+        for column, inputs in (("gain_percent", "FP16"), ("gain_quantized_percent", "quantized")):
+            if r[column] and r["competitor"] in ("37_fp8", "38_fp8_accuracy", "fa3fp8", "exact of quantized"):
+                text = f"{float(r[column]):+.2f} %".replace("-", "−")
+                gains.setdefault((r["mean"], r["competitor"], inputs), {})[int(r["seq_k"])] = text
+    lines = ["| mean of V | | against exact attention of | " + " | ".join(f"{k // 1024}k keys" for k in keys) + " |",
+             "|---:|---|---|" + "---:|" * len(keys)]
+    for (mean, competitor, inputs), gain in gains.items():
+        lines.append(f"| {mean} | {competitor} | {inputs} inputs | " + " | ".join(gain.get(k, "–") for k in keys) + " |")
+    r = rows[0]
+    return "\n".join(lines) + (f"\n\nBy how much O is too large: <O, exact> / <exact, exact> − 1, median of {r['seeds']} seeds; V from "
+                               f"N(mean, 1), B={r['batch']}, H={r['heads']}, d={dim}, full. {r['gpu']}, PyTorch {r['torch']}, "
+                               f"{r['date']}. Data: [{name.name}](/{name}).\n")
 
 
 def measured_ablation():
@@ -242,6 +347,9 @@ def main():
             else:
                 body = (measured_ladder(steps) if what == ["ladder"] else
                         measured_peers(what[1]) if what[0] == "peers" else
+                        measured_fp8(what[1]) if what[0] == "fp8" else
+                        measured_accuracy(*what[1:]) if what[0] == "accuracy" else
+                        measured_bias(*what[1:]) if what[0] == "bias" else
                         measured_decode() if what == ["decode"] else measured_ablation() if what == ["ablation"] else
                         measured_mutants() if what == ["mutants"] else measured_step(steps, what[0]))
             # Relative links, so that they work on any host.
