@@ -45,7 +45,8 @@ constexpr int Br = 64 * consumers<d>;            // rows of a query block
 constexpr int Bc = 128;                          // rows of a key block
 template <int d>
 constexpr int threads = 128 * (1 + consumers<d>);
-constexpr int stages = 2;                        // tiles of K and of V
+template <int d>
+constexpr int stages = d == 256 ? 2 : 4;         // tiles of K and of V
 template <int d>
 constexpr int producer_registers = d == 256 ? 40 : 32;
 template <int d>
@@ -106,26 +107,29 @@ struct Tile8 {
   uint8_t data[columns / span][rows][span];
 
   // Where the piece that begins at (row, column) lies; column is a multiple of 16.
-  __device__ uint8_t* at(int row, int column) {
-    const int piece = column % span / 16, turned = span == 128 ? piece ^ row % 8 : piece ^ row / 2 % 4;
+  __device__ __forceinline__ uint8_t* at(unsigned row, unsigned column) {
+    const unsigned piece = column % span / 16, turned = span == 128 ? piece ^ row % 8 : piece ^ row / 2 % 4;
     return &data[column / span][row][turned * 16];
   }
 };
 
 template <int d>
 struct SharedMemory {
-  Tile8<Bc, d> K[stages], V[stages];  // V is transposed in its place
+  Tile8<Bc, d> K[stages<d>], V[stages<d>];  // V is transposed in its place
   Tile8<64, d> Q[consumers<d>];
   Tile<64, d> O[consumers<d>];
   Mbarrier Q_full[consumers<d>], Q_empty[consumers<d>];
-  Mbarrier K_full[stages], K_empty[stages];
-  Mbarrier V_landed[stages], V_full[stages], V_empty[stages];  // full: transposed
+  Mbarrier K_full[stages<d>], K_empty[stages<d>];
+  Mbarrier V_landed[stages<d>], V_full[stages<d>], V_empty[stages<d>];  // full: transposed
   Mbarrier work_full, work_empty;
   unsigned work;
 };
 
 // The n-th block that is loaded lies in stage n % stages, in the phase of this parity.
-__device__ __forceinline__ int parity(unsigned n) { return n / stages % 2; }
+template <int d>
+__device__ __forceinline__ int parity(unsigned n) {
+  return n / stages<d> % 2;
+}
 
 // Over the four lanes that share a row of the accumulators.
 __device__ __forceinline__ float quad_max(float x) {
@@ -197,46 +201,47 @@ __device__ __forceinline__ void softmax(float (&S)[count], float (&m)[2], float 
 template <int d>
 using Square = Tile8<Tile8<Bc, d>::span, Tile8<Bc, d>::span>;
 
-// Transposes 32 x 32 numbers at (I, J) and at (J, I) and exchanges them. One warp.
+// Transposes two blocks of 32 x 32 numbers: 0xIJKL are (I, J), which goes to (J, I), and (K, L), which goes to (L, K). One
+// warp, which owns all four places: they are (I, J) and (J, I), or two on the diagonal.
 //
 // Two neighbouring columns of a key are 16 bits, as ldmatrix takes them; transposed by it, a register holds columns 2g and
 // 2g + 1 of keys 2q and 2q + 1. byte_permute parts the columns and joins keys 2q, 2q + 1, 2q + 8, 2q + 9: the order in which
 // packed accumulators bring them. Of 16 columns, the even ones become rows 0 .. 7, the odd ones rows 8 .. 15, because
 // stmatrix stores them so; the columns of O stand in the same order.
 template <int d>
-__device__ __forceinline__ void exchange(Square<d>& square, int I, int J) {
-  const int lane = threadIdx.x % 32;
+__device__ __forceinline__ void exchange(Square<d>& square, unsigned blocks) {
+  const unsigned lane = threadIdx.x % 32;
   uint32_t r[4][4];
 #pragma unroll
-  for (int x = 0; x < 4; ++x) {  // 32 keys x 16 columns each
-    const int key = (x < 2 ? I : J) * 32, column = (x < 2 ? J : I) * 32 + x % 2 * 16;
-    if (x < 2 || I != J) ldmatrix_x4_trans(r[x], reinterpret_cast<const half*>(square.at(key + lane, column)));
+  for (unsigned x = 0; x < 4; ++x) {  // 32 keys x 16 columns each
+    const unsigned block = x < 2 ? blocks >> 8 : blocks;
+    const unsigned key = block / 16 % 16 * 32, column = block % 16 * 32 + x % 2 * 16;
+    ldmatrix_x4_trans(r[x], reinterpret_cast<const half*>(square.at(key + lane, column)));
   }
   __syncwarp();  // all lanes have read before any of them overwrites
 #pragma unroll
-  for (int x = 0; x < 4; ++x) {
-    const int key = (x < 2 ? I : J) * 32, column = (x < 2 ? J : I) * 32 + x % 2 * 16;
+  for (unsigned x = 0; x < 4; ++x) {
+    const unsigned block = x < 2 ? blocks >> 8 : blocks;
+    const unsigned key = block / 16 % 16 * 32, column = block % 16 * 32 + x % 2 * 16;
     const uint32_t rows[4] = {byte_permute(r[x][0], r[x][1], 0x6420), byte_permute(r[x][0], r[x][1], 0x7531),
                               byte_permute(r[x][2], r[x][3], 0x6420), byte_permute(r[x][2], r[x][3], 0x7531)};
-    if (x < 2 || I != J) stmatrix_x4(reinterpret_cast<half*>(square.at(column + lane % 16, key + lane / 16 * 16)), rows);
+    stmatrix_x4(reinterpret_cast<half*>(square.at(column + lane % 16, key + lane / 16 * 16)), rows);
   }
 }
 
 // Transposes a tile of V in its place: Bc keys x d columns to d rows x Bc keys. The producer's four warps part the work, and
-// each block of 32 x 32 is moved once: a warp takes two pairs of blocks, or one pair and two blocks on the diagonal.
+// each block of 32 x 32 is moved once.
 template <int d>
 __device__ __forceinline__ void transpose(Tile8<Bc, d>& V) {
   auto* square = reinterpret_cast<Square<d>*>(&V);
-  const int warp = threadIdx.x / 32;
+  const unsigned warp = threadIdx.x / 32;
+  if constexpr (d == 64) {  // two squares of 2 x 2 blocks
+    exchange<d>(square[warp / 2], warp % 2 ? 0x0011 : 0x0110);
+  } else {  // squares of 4 x 4 blocks
+    const unsigned first = warp == 0 ? 0x0110 : warp == 1 ? 0x0330 : warp == 2 ? 0x1331 : 0x2332;
+    const unsigned second = warp == 0 ? 0x0220 : warp == 1 ? 0x1221 : warp == 2 ? 0x0011 : 0x2233;
 #pragma unroll 1
-  for (int x = 0; x < (d == 64 ? 2 : 3 * d / 128); ++x) {
-    if (d == 64) {  // two squares of 2 x 2 blocks
-      if (warp >= 2 || x == 0) exchange<d>(square[warp % 2], warp < 2 ? 0 : x, warp < 2 ? 1 : x);
-    } else {  // squares of 4 x 4 blocks
-      const int I = warp < 2 ? x % 3 * warp : x % 3 == 0 ? warp - 1 : 2 * warp - 5 + x % 3;
-      const int J = warp < 2 ? (x % 3 == 0 ? 1 + 2 * warp : 2) : x % 3 == 0 ? 3 : I;
-      if (warp >= 2 || x % 3 < 2) exchange<d>(square[x / 3], I, J);
-    }
+    for (int x = 0; x < d / 64; ++x) exchange<d>(square[x / 2], x % 2 ? second : first);
   }
 }
 //! [transpose]
@@ -248,15 +253,18 @@ template <int d>
 __device__ __forceinline__ void produce(SharedMemory<d>& shared, const TensorMap& Q, const TensorMap& K, const TensorMap& V,
                                         Shape shape, int head, int i, bool leader, int turn, unsigned& n) {
   const int Tc = shape.key_blocks<d>(i);
+  constexpr int ahead = stages<d> / 2;  // blocks that are loaded before one is transposed
   auto load_K = [&](int j, unsigned n) {
-    mbarrier_wait(shared.K_empty[n % stages], parity(n) ^ 1);  // all consumers have multiplied by what lay there
-    mbarrier_expect(shared.K_full[n % stages], sizeof shared.K[0]);
-    tma_load(&shared.K[n % stages], K, shared.K_full[n % stages], 0, j * Bc, 0, head);
+    const unsigned stage = n % stages<d>;
+    mbarrier_wait(shared.K_empty[stage], parity<d>(n) ^ 1);  // all consumers have multiplied by what lay there
+    mbarrier_expect(shared.K_full[stage], sizeof shared.K[stage]);
+    tma_load(&shared.K[stage], K, shared.K_full[stage], 0, j * Bc, 0, head);
   };
   auto load_V = [&](int j, unsigned n) {
-    mbarrier_wait(shared.V_empty[n % stages], parity(n) ^ 1);  // the same of V
-    mbarrier_expect(shared.V_landed[n % stages], sizeof shared.V[0]);
-    tma_load(&shared.V[n % stages], V, shared.V_landed[n % stages], 0, j * Bc, 0, head);
+    const unsigned stage = n % stages<d>;
+    mbarrier_wait(shared.V_empty[stage], parity<d>(n) ^ 1);  // the same of V
+    mbarrier_expect(shared.V_landed[stage], sizeof shared.V[stage]);
+    tma_load(&shared.V[stage], V, shared.V_landed[stage], 0, j * Bc, 0, head);
   };
   if (leader) {
     for (int w = 0; w < consumers<d>; ++w) {
@@ -264,15 +272,15 @@ __device__ __forceinline__ void produce(SharedMemory<d>& shared, const TensorMap
       mbarrier_expect(shared.Q_full[w], sizeof shared.Q[w]);
       tma_load(&shared.Q[w], Q, shared.Q_full[w], 0, i * Br<d> + 64 * w, 0, head);
     }
-    if (Tc > 0) load_K(Tc - 1, n), load_V(Tc - 1, n);
+    for (int x = 0; x < min(ahead, Tc); ++x) load_K(Tc - 1 - x, n + x), load_V(Tc - 1 - x, n + x);
   }
   for (int j = Tc - 1; j >= 0; --j, ++n) {
-    if (leader && j > 0) load_K(j - 1, n + 1);
-    mbarrier_wait(shared.V_landed[n % stages], parity(n));  // V_j has landed
-    transpose<d>(shared.V[n % stages]);
-    fence_proxy_async();                         // the tensor core will see this thread's part of V^T
-    mbarrier_arrive(shared.V_full[n % stages]);  // which is there
-    if (leader && j > 0) load_V(j - 1, n + 1);   // last, for it waits until the consumers are done with the block before
+    if (leader && j >= ahead) load_K(j - ahead, n + ahead);
+    mbarrier_wait(shared.V_landed[n % stages<d>], parity<d>(n));  // V_j has landed
+    transpose<d>(shared.V[n % stages<d>]);
+    fence_proxy_async();                            // the tensor core will see this thread's part of V^T
+    mbarrier_arrive(shared.V_full[n % stages<d>]);  // which is there
+    if (leader && j >= ahead) load_V(j - ahead, n + ahead);  // last: it waits for the consumers
   }
 }
 //! [producer]
@@ -292,7 +300,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
   constexpr int eight_rows = 8 * Tile8<Bc, d>::span;
   const Descriptor Q = descriptor(&shared.Q[w], 0, eight_rows, swizzle), K = descriptor(&shared.K, 0, eight_rows, swizzle),
                    V = descriptor(&shared.V, 0, eight_rows, swizzle);
-  const int own_rows = 1 + w;  // a named barrier
+  const int own_turn = 1 + w, next_turn = 1 + (w + 1) % consumers<d>, own_rows = 1 + consumers<d> + w;  // named barriers
   const int first_row = i * Br<d> + 64 * w, q0 = first_row + 16 * warp + g;  // the lane's rows are queries q0 and q0 + 8
   const int Tc = shape.key_blocks<d>(i);
   float m[2] = {lowest, lowest}, l[2] = {}, keep[2];  // of the two rows; l is the lane's part: its own columns
@@ -323,16 +331,18 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
   };
   //! [block]
   auto block = [&](int j, bool hides) {
-    const unsigned stage = n % stages;
-    mbarrier_wait(shared.K_full[stage], parity(n));  // K_j has landed
+    const unsigned stage = n % stages<d>;
+    mbarrier_wait(shared.K_full[stage], parity<d>(n));  // K_j has landed
+    named_barrier_sync(own_turn, 256);                  // the consumer before has its scores
     start_QK<d>(S, Q, advance(K, stage * sizeof shared.K[0]));
-    wgmma_wait<0>(S);  // it is done
+    wgmma_wait<0>(S);                      // it is done
+    named_barrier_arrive(next_turn, 256);  // the next consumer's turn
     release(shared.K_empty[stage]);
     if (hides) hide(j);
     softmax(S, m, l, keep, c);
     pack_P();
     rescale_O();
-    mbarrier_wait(shared.V_full[stage], parity(n++));  // V_j is transposed
+    mbarrier_wait(shared.V_full[stage], parity<d>(n++));  // V_j is transposed
     start_PV<d>(O, P, advance(V, stage * sizeof shared.V[0]));
     wgmma_wait<0>(O, P);  // it is done
     release(shared.V_empty[stage]);
@@ -390,7 +400,7 @@ __global__ void __launch_bounds__(threads<d>, 1)
       mbarrier_init(shared.Q_full[w], 1);
       mbarrier_init(shared.Q_empty[w], 4);
     }
-    for (int s = 0; s < stages; ++s) {
+    for (int s = 0; s < stages<d>; ++s) {
       mbarrier_init(shared.K_full[s], 1), mbarrier_init(shared.K_empty[s], 4 * consumers<d>);
       mbarrier_init(shared.V_landed[s], 1), mbarrier_init(shared.V_full[s], 128);
       mbarrier_init(shared.V_empty[s], 4 * consumers<d>);
@@ -422,6 +432,7 @@ __global__ void __launch_bounds__(threads<d>, 1)
     }
   } else {
     setmaxnreg_inc<consumer_registers<d>>();
+    if (threadIdx.x / 128 == consumers<d>) named_barrier_arrive(1, 256);  // the first turn is consumer 0's
     for (int turn = 0; number < all; ++turn) {
       const auto [head, i] = work_number<d>(number, shape);
       consume<d>(shared, O, descales, LSE, shape, head, i, turn, n);
@@ -551,7 +562,8 @@ void start(const Tensors& t, unsigned* counter, const Device& device, Shape shap
   const int all = shape.heads * ((shape.Nq + Br<d> - 1) / Br<d>);
   launch("attention_kernel", attention_kernel<d>, min(all, device.sm_count), threads<d>, sizeof(SharedMemory<d>), device,
          tile_map<d>(t.Q, shape.heads, shape.Nq, 64), tile_map<d>(t.K, shape.heads, shape.Nk, Bc),
-         tile_map<d>(t.V, shape.heads, shape.Nk, Bc), O_map<d>(t.O, shape.heads, shape.Nq), t.descales, t.LSE, counter, shape);
+         tile_map<d>(t.V, shape.heads, shape.Nk, Bc), O_map<d>(t.O, shape.heads, shape.Nq), t.descales, t.LSE, counter,
+         shape);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // The kernel of 37_fp8, as accurate as e4m3 allows.
 //
 // What 37 left: a large number in a head makes all others of that head coarse; and where V has a mean, O is too small, by
-// 10 % at 8192 keys, because the tensor core cuts each product some 13 bits behind the leading bit of the sum. Three measures,
-// each of which can be left out (FLASH_MEASURES):
+// 10 % at 8192 keys, because the tensor core cuts each product some 13 bits behind the leading bit of the sum. Three
+// measures, each of which can be left out (FLASH_MEASURES):
 //   1  block scales: 128 rows of Q, K or V have a scale of their own. K's goes into the softmax's factor, V's into the sum.
 //   2  rotation: Q and K are multiplied by a random-sign Hadamard matrix, which leaves Q K^T as it is and spreads a large
 //      number over its row.
@@ -14,8 +14,8 @@
 // One pass over FP16 numbers is enough to quantize a block: it is read, rotated, measured and rounded in registers. V is
 // transposed on the way, block by block, so the producer is one thread again. Its consumers take turns with Q K^T, as in 33.
 //
-// Registers: producer 32 a thread (d = 256: 24), consumers 160 (240), of which d = 128 spills some. Shared memory: K and V
-// twice 8 / 16 / 32 KB each (d = 64 / 128 / 256), the ones twice 1 KB, Q 12 / 24 / 32 KB, O 24 / 48 / 64 KB: 70 / 138 / 226 KB.
+// Registers: producer 32 a thread (d = 256: 24), consumers 160 (240). Shared memory: K and V twice 8 / 16 / 32 KB each
+// (d = 64 / 128 / 256), the ones twice 1 KB, Q 12 / 24 / 32 KB, O 24 / 48 / 64 KB: 70 / 138 / 226 KB.
 // Workspace: Q, K and V^T in FP8, what they are to be multiplied by, the counter.
 
 #include <hardware/fp8.h>
@@ -176,13 +176,14 @@ __device__ __forceinline__ void start_PV(float (&O)[count], uint32_t (&P)[Bc / 3
   wgmma_commit();  // one group
 }
 
-// Turns the scores of a block, times c in log2 units as m is, into weights. Element x of S is in row x / 2 % 2 of the lane's
-// two, in column 2q + x / 4 * 8 + x % 2. If a row's maximum is replaced, in any row of the warp, the result is true, and `keep`
-// is what O is to be multiplied by.
+// Turns the scores of a block into weights. c times a score is in log2 units, as m is. Element x of S is in row x / 2 % 2 of
+// the lane's two, in column 2q + x / 4 * 8 + x % 2. If a row's maximum is replaced, in any row of the warp, the result is
+// true, and `keep` is what O is to be multiplied by.
 //! [softmax]
 template <int count>
-__device__ __forceinline__ bool softmax(float (&S)[count], float (&m)[2], float (&l)[2], float (&keep)[2], float c) {
-  float m_new[2] = {-INFINITY, -INFINITY}, offset[2];
+__device__ __forceinline__ bool softmax(float (&S)[count], float (&m)[2], float (&l)[2], float (&keep)[2], bool& small,
+                                        float c) {
+  float m_new[2] = {-INFINITY, -INFINITY};
 #pragma unroll
   for (int x = 0; x < count; ++x) m_new[x / 2 % 2] = fmaxf(m_new[x / 2 % 2], S[x]);
   bool raised = false;  // does the maximum of any of the warp's rows rise by more than the slack?
@@ -193,23 +194,21 @@ __device__ __forceinline__ bool softmax(float (&S)[count], float (&m)[2], float 
   }
   raised = __any_sync(all_lanes, raised);
   if (raised) {
+    small = true;  // is m small in all of the warp's rows?
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       m_new[r] = fmaxf(m[r], m_new[r]);
       keep[r] = exp2_approx(m[r] - m_new[r]);
       m[r] = m_new[r];
       l[r] *= keep[r];
+      small = small && fabsf(m[r]) < 32768;
     }
+    small = __all_sync(all_lanes, small);
   }
   // The exponent, S * c - m, takes one FFMA. The product is not rounded then, as m was, so that is only right while m is
   // small; where it is not, multiply first.
-  bool small = true;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    offset[r] = P_log2 - m[r];
-    small = small && fabsf(m[r]) < 32768;
-  }
-  if (!__all_sync(all_lanes, small)) {
+  const float offset[2] = {P_log2 - m[0], P_log2 - m[1]};
+  if (!small) {
 #pragma unroll
     for (int x = 0; x < count; ++x) S[x] *= c;
     c = 1;
@@ -263,9 +262,11 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
   // c is positive.
   const float* K_descales = descales + shape.heads * shape.Q_blocks() + head * shape.K_blocks();
   const float* V_descales = K_descales + shape.heads * shape.K_blocks();
-  const float factor = first_row < shape.Nq ? shape.magnitude * log2_e * descales[head * shape.Q_blocks() + first_row / Bc] : 1;
+  const float Q_descale = first_row < shape.Nq ? descales[head * shape.Q_blocks() + first_row / Bc] : 1;
+  const float factor = shape.magnitude * log2_e * Q_descale;
   float m[2] = {lowest, lowest}, l[2] = {}, keep[2];  // of the two rows; l of one level is the lane's part: its own columns
   float S[Bc / 2], O[d / 2] = {}, V_descale = 1;      // O of one level is in units of the last V block's descale
+  bool small = false;                                 // m is small in all of the warp's rows
   uint32_t P[Bc / 32][4];                             // the weights, packed as the left factor of PV
 
   // Hides what a row does not see, and gives the scores the scale's sign.
@@ -339,14 +340,14 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
     named_barrier_arrive(next_turn, 256);     // the next consumer's turn
     release(shared.K_empty[stage]);
     if (hides) hide(j);
-    const bool raised = softmax(S, m, l, keep, c);
+    const bool raised = softmax(S, m, l, keep, small, c);
+    pack_P();
     if (!two_level && (raised || last != V_descale)) {
       if (!raised) keep[0] = keep[1] = 1;
       rescale_O(last / V_descale);
     } else if (raised) {
       rescale_O(1);
     }
-    pack_P();
     mbarrier_wait(shared.V_full[stage], parity(n++));  // V_j has landed
     PV(advance(V, stage * sizeof shared.V[0]), shared.V_empty[stage], V_descale);
   };
@@ -502,9 +503,9 @@ __device__ __forceinline__ float cta_max(float x) {
 
 enum class Kind { Q_or_K, V };
 
-// Rounds a block of 128 rows of a tensor [heads, N, d] to e4m3, so that its largest magnitude becomes 448. What is not finite
-// becomes NaN. Q and K are rotated before, [heads, N, d] again; V becomes V^T, [heads, blocks, d, 128], with keys in the order
-// of P, and 0 behind the last. If a head has one scale, there are two passes: the first, without `to`, finds maxima.
+// Rounds a block of 128 rows of a tensor [heads, N, d] to e4m3, so that its largest magnitude becomes 448. What is not
+// finite becomes NaN. Q and K are rotated before, [heads, N, d] again; V becomes V^T, [heads, blocks, d, 128], with keys in
+// the order of P, and 0 behind the last. If a head has one scale, there are two passes: the first, without `to`, finds the
 template <int d, Kind kind>
 __global__ void __launch_bounds__(quantizer_threads<d>)
     quantize_kernel(const half* x, float* amax,  // [heads, blocks]
@@ -642,7 +643,8 @@ void start(const Tensors& given, const Tensors& t, const Workspace& w, const Dev
   const int all = shape.heads * ((shape.Nq + Br<d> - 1) / Br<d>);
   launch("attention_kernel", attention_kernel<d>, min(all, device.sm_count), threads<d>, sizeof(SharedMemory<d>), device,
          tile_map<d>(t.Q, shape.heads, shape.Nq, 64), tile_map<d>(t.K, shape.heads, shape.Nk, Bc),
-         V_map<d>(t.V, shape.heads, shape.K_blocks()), O_map<d>(t.O, shape.heads, shape.Nq), t.descales, t.LSE, w.counter, shape);
+         V_map<d>(t.V, shape.heads, shape.K_blocks()), O_map<d>(t.O, shape.heads, shape.Nq), t.descales, t.LSE, w.counter,
+         shape);
 }
 
 }  // namespace
@@ -658,7 +660,7 @@ Tensors quantized(const Problem& p, Tensors t) {
 }
 
 void forward(const Problem& p, const Tensors& given, const Device& device) {
-  attention::check(p, given, workspace_bytes(p, device), 256, true);
+  attention::check(p, given, workspace_bytes(p, device), 256, {.fp8 = true});
   if (p.query_rows() == 0) return;
   const int64_t heads = p.batch * p.heads;
   const int64_t fit = (32 << 20) / (4 * p.dim * max(p.seq_k, int64_t{1}));  // heads whose K and V fit 32 MB of L2

@@ -47,7 +47,7 @@ constexpr int producer_registers = d == 64 ? 32 : d == 128 ? 40 : 24;
 template <int d>
 constexpr int consumer_registers = d == 64 ? 160 : d == 128 ? 232 : 240;
 template <int d>
-constexpr bool pingpong = d < 256;               // at 256 the softmax is short beside the products
+constexpr bool pingpong = d == 64;               // above 64 the softmax is short beside the products
 template <int d>
 constexpr bool O_over_Q = d == 256;              // there is no room for O beside Q
 constexpr float slack = 8;                       // how far scores may exceed the maximum, in log2 units
@@ -146,8 +146,9 @@ __device__ __forceinline__ void start_PV(float (&O)[d / 2], uint32_t (&P)[Bc<d> 
 // multiplied by.
 //! [softmax]
 template <int count>
-__device__ __forceinline__ bool softmax(float (&S)[count], float (&m)[2], float (&l)[2], float (&keep)[2], float c) {
-  float m_new[2] = {m[0], m[1]}, offset[2];
+__device__ __forceinline__ bool softmax(float (&S)[count], float (&m)[2], float (&l)[2], float (&keep)[2], bool& small,
+                                        float c) {
+  float m_new[2] = {m[0], m[1]};
 #pragma unroll
   for (int x = 0; x < count; ++x) m_new[x / 2 % 2] = fmaxf(m_new[x / 2 % 2], S[x]);
   bool raised = false;  // does the maximum of any of the warp's rows rise by more than the slack?
@@ -158,22 +159,20 @@ __device__ __forceinline__ bool softmax(float (&S)[count], float (&m)[2], float 
   }
   raised = __any_sync(all_lanes, raised);
   if (raised) {
+    small = true;  // is m * c small in all of the warp's rows?
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       keep[r] = exp2_approx((m[r] - m_new[r]) * c);
       m[r] = m_new[r];
       l[r] *= keep[r];
+      small = small && fabsf(m[r]) * c < 32768;
     }
-  }
-  bool small = true;  // is m * c small in all of the warp's rows?
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    offset[r] = -m[r] * c;
-    small = small && fabsf(m[r]) * c < 32768;
+    small = __all_sync(all_lanes, small);
   }
   // exp(scale * (S - m)) takes one FFMA for its exponent, S * c - m * c. The two terms are rounded apart, so that is only
   // right while m * c is small; where it is not, subtract first.
-  if (!__all_sync(all_lanes, small)) {
+  float offset[2] = {-m[0] * c, -m[1] * c};
+  if (!small) {
 #pragma unroll
     for (int x = 0; x < count; ++x) S[x] -= m[x / 2 % 2];
     offset[0] = offset[1] = 0;
@@ -224,7 +223,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
   const int Tc = shape.key_blocks<d>(i);
   float m[2] = {lowest, lowest}, l[2] = {}, keep[2];  // of the two rows; l is the lane's part: its own columns
   float S[Bc<d> / 2], O[d / 2] = {};
-  bool raised = false;
+  bool raised = false, small = false;
   uint32_t P[Bc<d> / 16][4];  // the weights, packed as the left factor of PV
 
   // Hides what a row does not see, and gives the scores the scale's sign.
@@ -260,7 +259,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
     wgmma_wait<1>(S);  // QK is done, PV goes on
     release(shared.K_empty[n % stages]);
     if (hides) hide(j);
-    raised = softmax(S, m, l, keep, c);
+    raised = softmax(S, m, l, keep, small, c);
     wgmma_wait<0>(O, P);  // PV is done
     release(shared.V_empty[last % stages]);
     pack_P();
@@ -274,7 +273,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
     wgmma_wait<0>(S);  // it is done
     release(shared.K_empty[n % stages]);
     hide(Tc - 1);
-    raised = softmax(S, m, l, keep, c);
+    raised = softmax(S, m, l, keep, small, c);
     pack_P();
     int j = Tc - 2;
     const int plain = shape.sign == 1 ? shape.visible_keys(first_row) / Bc<d> : 0;  // blocks that all rows see
