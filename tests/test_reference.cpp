@@ -256,18 +256,19 @@ TEST_CASE("FP8: a head's largest finite number is stored as 448, NaN and infinit
     for (float value : x) all.push_back(to_half(value));
     return all;
   };
-  const float factor = quantizing_factor(bits({1, -7, 3, float(inf), NAN}));
+  auto factor_of = [](std::vector<float> x) { return quantizing_factor(x); };
+  const float factor = factor_of({1, -7, 3, float(inf), NAN});
   CHECK(factor == 448.0f / 7);
   CHECK(quantized(-7, factor) == 0xfe);
   CHECK(quantized(7.0f / 448, factor) == to_e4m3(1));
   for (float odd : {float(inf), -float(inf), float(NAN)}) CHECK(std::isnan(from_e4m3(quantized(odd, factor))));
-  CHECK(quantizing_factor(bits({0, -0.0f, float(inf)})) == 1);
+  CHECK(factor_of({0, -0.0f, float(inf)}) == 1);
   for (uint16_t code = 1; code < 0x7c00; code += 7) {  // whatever amax is, it becomes 448
     const float amax = from_half(code);
-    if (quantized(amax, quantizing_factor(std::vector<uint16_t>{code})) != 0x7e) CHECK(amax == 0);
+    if (quantized(amax, factor_of({amax})) != 0x7e) CHECK(amax == 0);
   }
   CHECK(quantized(0, 1) == 0);
-  const std::vector<float> two = dequantized(bits({1, 4, 100, -50}), 2);  // two heads
+  const std::vector<float> two = dequantized(bits({1, 4, 100, -50}), 1, 2);  // two heads
   CHECK(two[1] == 4);
   CHECK(std::fabs(two[0] - 1) <= 1.0f / 16);
   CHECK(two[2] == 100);
@@ -671,10 +672,7 @@ TEST_CASE("FP8 twin: with P and sums in double it is exact attention of the dequ
         o.last_to_first = input == Input::outliers;
         auto fp8 = run<double>(c, [o](auto& head) { return twins::flash_attention_3_fp8(head, o); });
         auto plain = exact_of_quantized(c);
-        auto floats = [](const std::vector<uint16_t>& x, int64_t rows) {
-          return dequantized(x, std::max<int64_t>(rows, 1) * 64);
-        };
-        const std::vector<float> Q = floats(c.Q, Nq), K = floats(c.K, Nk), V = floats(c.V, Nk);
+        const std::vector<float> Q = dequantized(c.Q, Nq, 64), K = dequantized(c.K, Nk, 64), V = dequantized(c.V, Nk, 64);
         const Rows rows = exact(c.p, Q.data(), K.data(), V.data(), all_rows(c.p));
         int wrong = 0;
         for (int64_t i = 0; i < fp8.O.size(); ++i) {

@@ -64,8 +64,8 @@ const Question& in_fp8(const Question& question) {
   const Problem& p = question.problem;
   const auto& [Q, K, V] = question.inputs;
   auto fp8 = std::make_shared<Question>(Question{p, question.inputs, {}, {}});
-  const auto q = attention::dequantized(Q, p.seq_q * p.dim), k = attention::dequantized(K, p.seq_k * p.dim),
-             v = attention::dequantized(V, p.seq_k * p.dim);
+  const auto q = attention::dequantized(Q, p.seq_q, p.dim), k = attention::dequantized(K, p.seq_k, p.dim),
+             v = attention::dequantized(V, p.seq_k, p.dim);
   fp8->exact = attention::exact(p, q.data(), k.data(), v.data(), question.exact.index);
   double largest = 0;
   for (double x : fp8->exact.O)
