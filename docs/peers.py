@@ -61,7 +61,7 @@ class Step:
         self.library = ctypes.CDLL(str(path))
         self.library.flash_workspace_bytes.restype = ctypes.c_int64
         self.library.flash_precision.restype = ctypes.c_char_p
-        self.fp8 = self.library.flash_precision() == b"fp8"
+        self.fp8 = self.library.flash_precision().startswith(b"fp8")
         self.alone = alone
         self.error = ctypes.create_string_buffer(1000)
 

@@ -47,7 +47,7 @@ std::vector<Step> steps() {
   return chosen;
 }
 
-bool is_fp8(const Step& step) { return course::StepLibrary(step.library(machine())).is_fp8(); }
+std::string precision(const Step& step) { return course::StepLibrary(step.library(machine())).precision(); }
 
 // d = 64 and 128 are for every step, 256 from 36 on.
 bool takes(const Step& step, int64_t dim) { return dim <= 128 || step.number() >= "36"; }
@@ -276,9 +276,10 @@ void check_probe(const Probe& probe) {
     q.exact.LSE.push_back(probe.LSE ? probe.LSE(b, h, i) : from_reference.LSE[r]);
   }
   q.allowed = {probe.O_error, infinity, probe.LSE_error};
-  q.fp8 = std::make_shared<Question>(q);
   for (const Step& step : steps()) {
-    if (!takes(step, p.dim) || (is_fp8(step) && !probe.fp8_too)) continue;
+    const bool fp8 = precision(step) != "fp16";
+    if (!takes(step, p.dim) || (fp8 && !probe.fp8_too)) continue;
+    if (fp8) q.fp8[precision(step)] = std::make_shared<Question>(Question{p, q.inputs, q.exact, q.allowed});
     INFO(probe.name, " ", words(p), " ", step.name);
     const Outcome outcome = run(step, q);
     CHECK_MESSAGE(outcome.right(), outcome.message);
