@@ -11,8 +11,8 @@ namespace {
 
 /// The distance between neighbours around `magnitude`, where numbers below 2^`least` are as far apart as there.
 float spacing(float magnitude, int mantissa_bits, int least) {
-  const int exponent = magnitude > 0 ? std::max(std::ilogb(magnitude), least) : least;
-  return std::ldexp(1.0f, exponent - mantissa_bits);
+  const float leading = std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) & 0x7f800000);  // 2^exponent, or 0
+  return std::max(leading, std::ldexp(1.0f, least)) * std::ldexp(1.0f, -mantissa_bits);
 }
 
 /// `value` rounded to a format's numbers, ties to even, and not beyond the largest. Division by a power of two is
