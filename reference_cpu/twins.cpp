@@ -134,7 +134,7 @@ Column<T> raised(const Column<T>& m, const Column<T>& m_new, T slack, int64_t vo
   for (int64_t i = 0; i < m.size(); i += vote) {
     const int64_t n = std::min(vote, m.size() - i);
     bool rises = false;
-    for (int64_t r = i; r < i + n; ++r) rises |= m_new[r] > m[r] && !(m_new[r] - m[r] <= slack);
+    for (int64_t r = i; r < i + n; ++r) rises |= m_new[r] - m[r] > slack;  // not where nothing is seen yet, nor for NaN
     if (rises) result.segment(i, n) = m_new.segment(i, n);
   }
   return result;

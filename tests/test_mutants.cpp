@@ -283,7 +283,7 @@ std::vector<Question> questions_of(const std::string& step) {
     all.push_back(question({1, 70, 330, 100, 64, false, 0}, "gaussian"));
     all.push_back(question({1, 1, 40, 700, 256, false, 0}, "gaussian"));
   }
-  if (step == "37")
+  if (step == "37" || step == "38")
     for (Question& q : questions_in_fp8()) all.push_back(std::move(q));
   return all;
 }

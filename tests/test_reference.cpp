@@ -284,7 +284,8 @@ TEST_CASE("FP8: the signs of the Hadamard transform are the binary digits of pi,
   for (int c = 0; c < 32; ++c) CHECK(random_sign(c) == ((word >> c & 1) ? -1 : 1));
   const uint32_t next = uint32_t(std::floor(std::ldexp(std::ldexp(fraction, 32) - word, 16)));  // half of the second
   for (int c = 48; c < 64; ++c) CHECK(random_sign(c) == ((next >> (c - 48) & 1) ? -1 : 1));
-  for (auto [c, sign] : {std::pair{224, -1}, {225, 1}, {226, 1}, {227, -1}, {252, 1}, {253, -1}, {254, -1}, {255, -1}})  // 0xE.....9
+  // The last word is 0xE.....9.
+  for (auto [c, sign] : {std::pair{224, -1}, {225, 1}, {226, 1}, {227, -1}, {252, 1}, {253, -1}, {254, -1}, {255, -1}})
     CHECK(random_sign(c) == sign);
   int negative = 0;
   for (int c = 0; c < 256; ++c) negative += random_sign(c) < 0;
@@ -339,7 +340,10 @@ TEST_CASE("FP8: with block scales rows 0 .. 127 of a head share a factor, and so
       CAPTURE(hadamard);
       Case c = random_case(Case(1, 2, rows, 1, 64), Input::gaussian, 9);
       for (int64_t i = 0; i < 2 * rows; ++i)
-        for (int64_t col = 0; col < 64; ++col) c.Q[i * 64 + col] = to_half(from_half(c.Q[i * 64 + col]) * float(1 + i % rows / 128));
+        for (int64_t col = 0; col < 64; ++col) {
+          uint16_t& q = c.Q[i * 64 + col];
+          q = to_half(from_half(q) * float(1 + i % rows / 128));
+        }
       const std::span<const uint16_t> head(c.Q.data(), size_t(rows * 64));
       const StoredHead blocks = quantize(head, 64, {true, hadamard}), plain = quantize(head, 64, {false, hadamard});
       REQUIRE(std::ssize(blocks.x) == rows * 64);
@@ -347,7 +351,8 @@ TEST_CASE("FP8: with block scales rows 0 .. 127 of a head share a factor, and so
       for (int64_t first = 0; first < rows; first += 128) {
         const int64_t count = std::min<int64_t>(128, rows - first);
         float largest = 0;  // of what is stored
-        for (int64_t i = first * 64; i < (first + count) * 64; ++i) largest = std::max(largest, std::fabs(from_e4m3(blocks.x[i])));
+        for (int64_t i = first * 64; i < (first + count) * 64; ++i)
+          largest = std::max(largest, std::fabs(from_e4m3(blocks.x[i])));
         CHECK(largest == 448);
         for (int64_t i = first; i < first + count; ++i) CHECK(blocks.descales[i] == blocks.descales[first]);
         // A block alone is a head with one factor.
@@ -781,7 +786,8 @@ twins::Options step_38() {
 }  // namespace
 
 TEST_CASE("FP8 twin: with P and sums in double it is exact attention of the dequantized inputs") {
-  const std::vector<std::pair<int64_t, int64_t>> shapes = {{1, 1}, {63, 65}, {128, 128}, {150, 20}, {113, 203}, {5, 0}, {140, 300}};
+  const std::vector<std::pair<int64_t, int64_t>> shapes = {{1, 1}, {63, 65}, {128, 128}, {150, 20}, {113, 203},
+                                                          {5, 0}, {140, 300}};
   int turn = 0;
   for (const auto& [Nq, Nk] : shapes)
     for (bool causal : {false, true})
@@ -995,7 +1001,8 @@ TEST_CASE("FP8 twin: scores eight times as large: a stale maximum costs accuracy
   twins::Options rounded = stale;
   rounded.rounded_l = rounded.two_level = true;
   const Error a = against_quantized(c, plain), b = against_quantized(c, stale), e = against_quantized(c, rounded);
-  MESSAGE("RMS and LSE: plain ", a.O.rms, " ", a.LSE, "; slack ", b.O.rms, " ", b.LSE, "; l of the rounded P ", e.O.rms, " ", e.LSE);
+  MESSAGE("RMS and LSE: plain ", a.O.rms, " ", a.LSE, "; slack ", b.O.rms, " ", b.LSE, "; l of the rounded P ", e.O.rms, " ",
+          e.LSE);
   CHECK(b.O.rms > 1.6 * a.O.rms);
   CHECK(e.O.rms < 0.75 * b.O.rms);
   CHECK(e.LSE > 2 * b.LSE);  // its price: LSE is that of the rounded weights
