@@ -2,9 +2,9 @@
 /// The algorithms of the papers, in their names: query block i begins at row i*Br, key block j at key j*Bc.
 #include "twins.h"
 
-#include "fp8.h"
-
+#include <bit>
 #include <cmath>
+#include <type_traits>
 
 namespace attention::twins {
 namespace {
@@ -86,38 +86,38 @@ int64_t rescaled_rows(const Column<T>& m_old, const Column<T>& m, int64_t vote) 
   return rows;
 }
 
+/// 2^e, the leading bit of |x|; 2^-100 for 0 and all that is smaller.
+template <class T>
+T leading_bit(T x) {
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  constexpr Bits mantissa = (Bits(1) << (std::numeric_limits<T>::digits - 1)) - 1;
+  return std::bit_cast<T>(Bits(std::bit_cast<Bits>(std::max(std::fabs(x), T(0x1p-100))) & ~mantissa));
+}
+
 /// Products of the tensor cores for FP8: C + A B, 32 columns of A at a time. Of the 32 products and the sum so far,
 /// each is cut towards zero to a multiple of 2^(e - bits), where e is the largest exponent among them; of the new
 /// sum as many bits are kept. This is a model of what NVIDIA does not tell; bits = 0 sums in T.
 template <class T>
 Matrix<T> fp8_product(const Matrix<T>& C, const Matrix<T>& A, const Matrix<T>& B, int64_t bits) {
   if (bits == 0) return C + A.lazyProduct(B);
-  auto cut = [bits](T x, int e) {
-    const T unit = std::ldexp(T(1), e - int(bits));
-    return std::trunc(x / unit) * unit;
-  };
-  auto exponent = [](T x) { return x == 0 ? -100 : std::ilogb(x); };
+  using Array = Eigen::Array<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using Row = Eigen::Array<T, 1, Eigen::Dynamic>;
+  const T fraction = std::ldexp(T(1), -int(bits));
   Matrix<T> sums = C;
   for (int64_t i = 0; i < A.rows(); ++i)
-    for (int64_t n = 0; n < B.cols(); ++n) {
-      T& sum = sums(i, n);
-      for (int64_t k0 = 0; k0 < A.cols(); k0 += 32) {
-        const int64_t end = std::min(k0 + 32, A.cols());
-        T plain = sum;
-        int e = std::isfinite(sum) ? exponent(sum) : 0;
-        for (int64_t k = k0; k < end; ++k) {
-          const T product = A(i, k) * B(k, n);
-          plain += product;
-          if (std::isfinite(product)) e = std::max(e, exponent(product));
-        }
-        if (!std::isfinite(plain)) {
-          sum = plain;
-          continue;
-        }
-        sum = cut(sum, e);
-        for (int64_t k = k0; k < end; ++k) sum += cut(A(i, k) * B(k, n), e);
-        sum = cut(sum, exponent(sum));
-      }
+    for (int64_t k0 = 0; k0 < A.cols(); k0 += 32) {
+      const int64_t count = std::min<int64_t>(32, A.cols() - k0);
+      Array x(count + 1, B.cols());  // what is added up in each column: the products, and the sum so far
+      for (int64_t k = 0; k < count; ++k) x.row(k) = A(i, k0 + k) * B.row(k0 + k).array();
+      x.row(count) = sums.row(i).array();
+      const Row plain = x.colwise().sum();
+      if (!plain.isFinite().all()) x = x.isFinite().select(x, T(0)).eval();
+      const Row unit = x.abs().colwise().maxCoeff().unaryExpr(&leading_bit<T>) * fraction;
+      const Row per_unit = unit.inverse();
+      for (int64_t k = 0; k <= count; ++k) x.row(k) = (x.row(k) * per_unit).template cast<int32_t>().template cast<T>();
+      const Row sum = x.colwise().sum() * unit;  // whole numbers so far, few enough to be exact
+      const Row last = sum.unaryExpr(&leading_bit<T>) * fraction;
+      sums.row(i) = plain.isFinite().select((sum / last).template cast<int32_t>().template cast<T>() * last, plain);
     }
   return sums;
 }
@@ -125,6 +125,19 @@ Matrix<T> fp8_product(const Matrix<T>& C, const Matrix<T>& A, const Matrix<T>& B
 template <class T>
 T e4m3(T value) {
   return T(from_e4m3(to_e4m3(float(value))));
+}
+
+/// The maxima that rows go on with: their new ones, if one of `vote` neighbouring rows rises by more than `slack`.
+template <class T>
+Column<T> raised(const Column<T>& m, const Column<T>& m_new, T slack, int64_t vote) {
+  Column<T> result = m;
+  for (int64_t i = 0; i < m.size(); i += vote) {
+    const int64_t n = std::min(vote, m.size() - i);
+    bool rises = false;
+    for (int64_t r = i; r < i + n; ++r) rises |= m_new[r] - m[r] > slack;  // not where nothing is seen yet, nor for NaN
+    if (rises) result.segment(i, n) = m_new.segment(i, n);
+  }
+  return result;
 }
 
 template <class T>
@@ -352,18 +365,18 @@ Output<T> split_kv(const Head<T>& head, int64_t splits, const Options& options) 
 // ------------------------------------------------------------------------------------------------------ FP8
 
 template <class T>
-Quantized<T> quantize(const Head<T>& head) {
-  Quantized<T> result{head, 1, 1, 1};
-  auto store = [](Matrix<T>& x, float& descale) {
+Quantized<T> quantize(const Head<T>& head, Quantization quantization) {
+  Quantized<T> result{head, {}, {}, {}};
+  auto store = [](Matrix<T>& x, Column<T>& descales, Quantization how) {
     std::vector<uint16_t> halves;
-    for (T value : x.reshaped()) halves.push_back(to_half(float(value)));
-    const float factor = quantizing_factor(halves);
-    descale = 1 / factor;
-    x = x.unaryExpr([factor](T value) { return T(from_e4m3(quantized(float(value), factor))); }).eval();
+    for (int64_t i = 0; i < x.size(); ++i) halves.push_back(to_half(float(x.data()[i])));
+    const StoredHead stored = attention::quantize(halves, x.cols(), how);
+    for (int64_t i = 0; i < x.size(); ++i) x.data()[i] = T(from_e4m3(stored.x[size_t(i)]));
+    descales = Eigen::Map<const Column<float>>(stored.descales.data(), x.rows()).template cast<T>();
   };
-  store(result.stored.Q, result.Q_descale);
-  store(result.stored.K, result.K_descale);
-  store(result.stored.V, result.V_descale);
+  store(result.stored.Q, result.Q_descales, quantization);
+  store(result.stored.K, result.K_descales, quantization);
+  store(result.stored.V, result.V_descales, quantization.of_V());
   return result;
 }
 
@@ -371,15 +384,19 @@ template <class T>
 Output<T> flash_attention_3_fp8(const Head<T>& head, const Options& options) {
   const int64_t Nq = head.Nq(), Nk = head.Nk(), d = head.d(), Br = options.Br, Bc = options.Bc;
   const int64_t bits = options.sum_bits;
+  if (options.quantization.blocks && block_rows % Bc != 0)
+    throw Refused("A key block has " + std::to_string(Bc) + " keys; with block scales that must divide " +
+                  std::to_string(block_rows) + ", or its values have several descales.");
   auto [O, LSE, traffic] = empty_output(head);
-  const auto [stored, Q_descale, K_descale, V_descale] = quantize(head);
-  const T scale = head.scale * T(Q_descale) * T(K_descale);
+  const auto [stored, Q_descales, K_descales, V_descales] = quantize(head, options.quantization);
+  const T slack = T(options.slack * std::log(2.0)), enlarged = T(std::exp2(options.P_log2));
 
   for (int64_t i0 = 0; i0 < Nq; i0 += Br) {
     const int64_t br = std::min(Br, Nq - i0);
     const int64_t blocks = ceil_divide(head.visible(i0 + br - 1), Bc);  // the last row sees most
-    Matrix<T> O_i = Matrix<T>::Zero(br, d);
-    Column<T> m = Column<T>::Constant(br, minus_infinity<T>), l = Column<T>::Zero(br);
+    Matrix<T> sums = Matrix<T>::Zero(br, d + 1);  // P times V and a column of ones: O_i, not yet divided, and beside it l
+    Column<T> m = Column<T>::Constant(br, minus_infinity<T>);
+    T unit = 1;  // of O_i
     if (blocks > 0) traffic.read += fp8_bytes * br * d;  // Q_i
 
     for (int64_t j = 0; j < blocks; ++j) {
@@ -387,24 +404,37 @@ Output<T> flash_attention_3_fp8(const Head<T>& head, const Options& options) {
       traffic.read += fp8_bytes * 2 * bc * d;  // K_j and V_j
       Matrix<T> S = fp8_product<T>(Matrix<T>::Zero(br, bc), stored.Q.middleRows(i0, br),
                                    stored.K.middleRows(j0, bc).transpose(), bits);
-      S *= scale;
+      const Column<T> row_scales = head.scale * Q_descales.segment(i0, br);
+      S = row_scales.asDiagonal() * S * K_descales.segment(j0, bc).asDiagonal();
       hide(S, head, i0, j0);
-      Column<T> m_new = m.binaryExpr(row_max(S), &larger<T>);
-      Column<T> factor = m.binaryExpr(m_new, &weight<T>);
-      Matrix<T> P = weights(S, m_new) * T(256);
-      l = l.cwiseProduct(factor) + P.rowwise().sum();
+      const Column<T> highest = m.binaryExpr(row_max(S), &larger<T>);
+      const Column<T> m_new = raised(m, highest, slack, std::max<int64_t>(options.vote_rows, 1));
+      const Column<T> factor = m.binaryExpr(m_new, &weight<T>);
+      Matrix<T> P = weights(S, m_new) * enlarged;
+      sums = factor.asDiagonal() * sums;
+      const Column<T> plain_l = sums.col(d) + P.rowwise().sum();
       if (options.e4m3_P) P = P.unaryExpr(&e4m3<T>).eval();
-      O_i = factor.asDiagonal() * O_i;
-      const Matrix<T> V_j = stored.V.middleRows(j0, bc);
-      if (options.two_level) O_i += fp8_product<T>(Matrix<T>::Zero(br, d), P, V_j, bits);
-      else O_i = fp8_product<T>(O_i, P, V_j, bits);
+      Matrix<T> V_j(bc, d + 1);
+      V_j << stored.V.middleRows(j0, bc), Column<T>::Ones(bc);
+      const T V_descale = V_descales[j0];
+      if (options.two_level) {
+        Matrix<T> block = fp8_product<T>(Matrix<T>::Zero(br, d + 1), P, V_j, bits);
+        block.leftCols(d) *= V_descale;
+        sums += block;
+      } else {
+        sums.leftCols(d) *= unit / V_descale;
+        sums = fp8_product<T>(sums, P, V_j, bits);
+        unit = V_descale;
+      }
+      if (!options.rounded_l) sums.col(d) = plain_l;
       traffic.exponentials += br * bc + br;
-      if (j > 0) traffic.rescales += rescaled_rows(m, m_new, options.vote_rows);
+      if (j > 0) traffic.rescales += rescaled_rows<T>(m, m_new, options.vote_rows);
       m = m_new;
     }
 
-    O.middleRows(i0, br) = O_i.binaryExpr(l.replicate(1, d), &divide<T>) * T(V_descale);
-    LSE.segment(i0, br) = m.array() + l.array().log() - 8 * std::log(T(2));
+    const Column<T> l = sums.col(d);
+    O.middleRows(i0, br) = sums.leftCols(d).binaryExpr(l.replicate(1, d), &divide<T>) * unit;
+    LSE.segment(i0, br) = m.array() + l.array().log() - T(options.P_log2 * std::log(2.0));
     if (blocks > 0) traffic.divisions += br;
     traffic.written += half_bytes * br * d + float_bytes * br;  // O_i and LSE_i
   }
@@ -443,7 +473,7 @@ Output<T> every_head(const Problem& p, const uint16_t* Q, const uint16_t* K, con
   template Output<T> flash_attention_1(const Head<T>&, const Options&);                                   \
   template Output<T> flash_attention_2(const Head<T>&, const Options&);                                   \
   template Output<T> split_kv(const Head<T>&, int64_t, const Options&);                                   \
-  template Quantized<T> quantize(const Head<T>&);                                                         \
+  template Quantized<T> quantize(const Head<T>&, Quantization);                                           \
   template Output<T> flash_attention_3_fp8(const Head<T>&, const Options&);                               \
   template Head<T> load_head(const Problem&, const uint16_t*, const uint16_t*, const uint16_t*, int64_t); \
   template Output<T> every_head(const Problem&, const uint16_t*, const uint16_t*, const uint16_t*,        \

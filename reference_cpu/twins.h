@@ -12,6 +12,7 @@
 #pragma once
 
 #include "attention.h"
+#include "fp8.h"
 
 #include <Eigen/Dense>
 
@@ -80,11 +81,18 @@ struct Options {
       0;  ///< flash_attention_2: 0 rescales O at every block after the first; r only if one of r
           ///< neighbouring rows has a new maximum (the factor is 1 otherwise)
   // of flash_attention_3_fp8:
-  bool e4m3_P = true;      ///< round 2^8 P to e4m3 before it is multiplied by V
+  bool e4m3_P = true;      ///< round P to e4m3 before it is multiplied by V
+  double P_log2 = 8;       ///< P is 2^P_log2 times as large as exp(S - m)
+  double slack = 0;        ///< m stays until a score exceeds it by more than this, in log2: P is up to 2^(P_log2 + slack).
+                           ///< If one of vote_rows neighbouring rows needs a new maximum, all take theirs
+  bool rounded_l = false;  ///< l is the sum of P as it is rounded: P times a column of ones beside V, in the same
+                           ///< accumulator; else that of P before, in T
   int64_t sum_bits = 0;    ///< bits that the accumulator of a product keeps behind its leading one; Hopper's has 13.
                            ///< 0: as many as T
   bool last_to_first = false;  ///< walk the key blocks backwards; matters where sum_bits cuts
-  bool two_level = false;  ///< sum each block's P V on its own, and add it to O in T
+  bool two_level = false;  ///< sum each block's P V on its own, and add it to O in T; else in one accumulator, in units
+                           ///< of V's descale
+  Quantization quantization = {};  ///< of Q, K and V; with blocks, Bc must divide block_rows
 };
 
 // ------------------------------------------------------------------------------------- before FlashAttention
@@ -145,32 +153,33 @@ Output<T> split_kv(const Head<T>& head, int64_t splits, const Options& options =
 
 // ------------------------------------------------------------------------------------------------------ FP8
 
-/// A head in FP8, with one descale (fp8.h) for each of Q, K and V.
+/// A head in FP8, with the descales (fp8.h) of its rows.
 template <class T>
 struct Quantized {
-  Head<T> stored;                      ///< Q, K and V hold e4m3 numbers; the scale is the head's own
-  float Q_descale, K_descale, V_descale;
+  Head<T> stored;                                 ///< Q, K and V hold e4m3 numbers; the scale is the head's own
+  Column<T> Q_descales, K_descales, V_descales;  ///< [Nq], [Nk], [Nk]: one number, or one for every block_rows rows
 
-  /// What the stored numbers mean.
+  /// What the stored numbers mean; if Q and K were rotated, they stay so.
   Head<T> dequantized() const {
     Head<T> head = stored;
-    head.Q *= T(Q_descale);
-    head.K *= T(K_descale);
-    head.V *= T(V_descale);
+    head.Q = Q_descales.asDiagonal() * stored.Q;
+    head.K = K_descales.asDiagonal() * stored.K;
+    head.V = V_descales.asDiagonal() * stored.V;
     return head;
   }
 };
 
 /// Quantizes a head of FP16 numbers; NaN and infinity become NaN.
 template <class T>
-Quantized<T> quantize(const Head<T>& head);
+Quantized<T> quantize(const Head<T>& head, Quantization quantization = {});
 
-/// FlashAttention-3's FP8 forward, as its code has it (one descale a head; the paper's block scales and Hadamard
-/// transform are not in it): Q, K, V and P are e4m3. The descales of Q and K go into the softmax's scale, that of V
-/// into the final division. P = 2^8 exp(S - m), so that its largest is 256 of e4m3's 448; l is summed before P is
-/// rounded and carries the same 2^8, of which LSE is freed at the end: LSE = m + log l - 8 log 2. Bytes are *asked*
-/// bytes of the attention kernel: Q, K and V have one byte an element. The quantizer's and those of the descales are
-/// not counted.
+/// FlashAttention-3's FP8 forward: Q, K, V and P are e4m3. The options as they stand are what its code has (one descale
+/// a head); the block scales and the Hadamard transform of the paper's section 3.3 are in Options::quantization, and two_level,
+/// rounded_l and slack are this course's. The descales of Q and K go into the softmax's scale, that of V into the final
+/// division, or into each block's sum. P = 2^8 exp(S - m), so that its largest is 256 of e4m3's 448; l carries the same
+/// 2^8, of which LSE is freed at the end: LSE = m + log l - 8 log 2. Bytes are *asked* bytes of the attention kernel: Q, K
+/// and V have one byte an element. The quantizer's and those of the descales are not counted: who reads them, and how
+/// often, is the kernel's choice.
 template <class T>
 Output<T> flash_attention_3_fp8(const Head<T>& head, const Options& options = {});
 

@@ -8,3 +8,7 @@ if(FLASH_CUDA)
   set_tests_properties(test_fp8_gpu PROPERTIES LABELS gpu)
 endif()
 add_dependencies(test_symbols fp8_kernels.simulated)
+
+# The answers that FP8 steps are held to.
+find_package(Eigen3 REQUIRED)
+flash_test(test_fp8_answers 120 test_fp8_answers.cpp course_lib Eigen3::Eigen)

@@ -292,7 +292,7 @@ std::vector<Question> questions_of(const std::string& step) {
     all.push_back(question({1, 2, 70, 150, 64, false, 0, attention::Dtype::bf16}, "gaussian"));
     all.push_back(question({1, 1, 150, 300, 128, true, 0, attention::Dtype::bf16}, "outliers"));
   }
-  if (step == "37")
+  if (step == "37" || step == "38")
     for (Question& q : questions_in_fp8()) all.push_back(std::move(q));
   return all;
 }

@@ -3,10 +3,12 @@
 ///
 /// The machine is the simulated GPU, or with FLASH_TEST_MACHINE=gpu the real one (exit 77 where there is none).
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <map>
@@ -14,6 +16,7 @@
 #include "reference_cpu/twins.h"
 #include "steps/course/check.h"
 #include "steps/course/gpu.h"
+#include "steps/course/npy.h"
 #include "steps/course/step_library.h"
 #include "steps/course/steps.h"
 #include "tests/chosen_steps.h"
@@ -48,7 +51,7 @@ std::vector<Step> steps() {
   return chosen;
 }
 
-bool is_fp8(const Step& step) { return course::StepLibrary(step.library(machine())).is_fp8(); }
+std::string precision(const Step& step) { return course::StepLibrary(step.library(machine())).precision(); }
 
 // d = 64 and 128 are for every step, 256 from 36 on; BF16 from 40 on.
 bool takes(const Step& step, const Problem& p) {
@@ -98,7 +101,8 @@ Twin twin_traffic(const Step& step, const Question& q) {
   // Steps that move what an earlier one moves have no line of their own.
   const std::map<std::string, std::string> same = {{"21", "20"}, {"22", "20"}, {"23", "20"}, {"24", "20"},
                                                    {"25", "20"}, {"30", "26"}, {"32", "31"}, {"33", "31"},
-                                                   {"34", "31"}, {"35", "31"}, {"36", "31"}, {"40", "31"}};
+                                                   {"34", "31"}, {"35", "31"}, {"36", "31"}, {"38", "37"},
+                                                   {"40", "31"}};
   const auto alias = same.find(step.number());
   const auto twin = twins.find(alias == same.end() ? step.number() : alias->second);
   if (twin == twins.end()) return {};
@@ -107,7 +111,7 @@ Twin twin_traffic(const Step& step, const Question& q) {
   Twin result{traffic.read, traffic.written, step.number() < "10"};
   if (step.number() >= "36") {
     const Problem& p = q.problem;
-    const bool fp8 = step.number() == "37";
+    const bool fp8 = precision(step) != "fp16";
     const int64_t Br = p.dim == 64 || (fp8 && p.dim == 128) ? 192 : 128, Tr = (p.seq_q + Br - 1) / Br;
     const int64_t heads = p.batch * p.heads;
     // Every piece of work is taken by adding to a counter of 4 bytes (the ledger has that as written), which is cleared
@@ -117,7 +121,8 @@ Twin twin_traffic(const Step& step, const Question& q) {
       const int64_t end = std::min(p.seq_q, (i + 1) * Br);
       if (p.visible_keys(end - 1) == 0) result.read += heads * (end - i * Br) * p.dim * (fp8 ? 1 : 2);
     }
-    if (fp8) {
+    // What the twin of FP8 does not count: the descales that attention reads, and the quantizer. Each step has its own.
+    if (step.number() == "37") {
       result.read += heads * Tr * (Br / 64) * 128 * 3 * 4;  // every consumer thread reads three descales for a piece of work
       // The quantizer: 2 bytes an element, twice; 1 byte. A chunk's CTA writes its largest, and reads those of its head.
       for (int64_t rows : {p.seq_q, p.seq_k, p.seq_k}) {
@@ -303,9 +308,10 @@ void check_probe(const Probe& probe, const Problem& p) {
     q.exact.LSE.push_back(probe.LSE ? probe.LSE(b, h, i) : from_reference.LSE[r]);
   }
   q.allowed = {probe.O_error * (p.dtype == Dtype::bf16 ? 8 : 1), infinity, probe.LSE_error};
-  q.fp8 = std::make_shared<Question>(q);
   for (const Step& step : steps_that_take(p)) {
-    if (is_fp8(step) && !probe.fp8_too) continue;
+    const bool fp8 = precision(step) != "fp16";
+    if (fp8 && !probe.fp8_too) continue;
+    if (fp8) q.fp8[precision(step)] = std::make_shared<Question>(Question{p, q.inputs, q.exact, q.allowed});
     INFO(probe.name, " ", words(p), " ", step.name);
     const Outcome outcome = run(step, q);
     CHECK_MESSAGE(outcome.right(), outcome.message);
@@ -455,6 +461,69 @@ TEST_CASE("closed form: plain means at every number of keys") {
     check_probe({"mean", {1, 3, 65, n, 64, false, 0.125f}, zero, zero, value_is_key, [N](auto...) { return (N - 1) / 2; },
                  [N](auto...) { return std::log(N); }, 1e-3 * N});
   }
+}
+
+namespace {
+
+// 64 queries; Q and K are N(0, 1), V is N(mean, 1).
+Question biased(double mean, int64_t keys, int64_t dim) {
+  const Problem p{1, 1, 64, keys, dim, false, attention::default_scale(dim)};
+  course::Inputs inputs = course::make_inputs("gaussian", p, 5);
+  for (uint16_t& v : inputs.V) v = attention::to_half(attention::from_half(v) + static_cast<float>(mean));
+  return course::ask(p, std::move(inputs));
+}
+
+// By how much a step's O is too large, by least squares, against exact attention of what it multiplies.
+double gain_error(const Step& step, const Question& question) {
+  course::Setting setting;
+  setting.machine = machine();
+  setting.O_file = std::filesystem::temp_directory_path() / ("gain-" + std::to_string(getpid()) + ".npy");
+  const Outcome outcome = check(step.library(machine()), question, setting);
+  CHECK_MESSAGE(outcome.right(), outcome.message);
+  const std::vector<uint16_t> O = course::read_half_npy(setting.O_file).values;
+  std::filesystem::remove(setting.O_file);
+  const std::vector<double>& exact = course::answer_in(question, precision(step)).exact.O;
+  REQUIRE(O.size() == exact.size());
+  double product = 0, square = 0;
+  for (size_t i = 0; i < O.size(); ++i) {
+    product += attention::from_half(O[i]) * exact[i];
+    square += exact[i] * exact[i];
+  }
+  return product / square - 1;
+}
+
+}  // namespace
+
+// The tensor core's sums of FP8 products are narrow. With one sum for all keys, O shrinks if V has a mean; the numbers are
+// those of FlashAttention-3's FP8 kernel on an H200. With a sum for each block it does not.
+TEST_CASE("FP8: the size of O where V has a mean") {
+  std::vector<Step> fp8;
+  for (const Step& step : steps())
+    if (precision(step) != "fp16") fp8.push_back(step);
+  if (fp8.empty()) return;
+  const std::map<int64_t, double> known = {{1024, -0.010}, {2048, -0.023},  {4096, -0.050},
+                                           {8192, -0.101}, {16384, -0.185}, {32768, -0.302}};
+  auto affordable = [](int64_t dim, double mean, int64_t keys) {
+    if (machine() == Machine::simulated) return keys == 1024 || (keys == 4096 && dim == 128);
+    return mean == 1 || keys == 8192 || keys == 32768;
+  };
+  for (int64_t dim : {64, 128, 256})
+    for (double mean : {0.0, 1.0, 4.0})
+      for (const auto& [keys, known_gain] : known) {
+        if (!affordable(dim, mean, keys)) continue;
+        const Question question = biased(mean, keys, dim);
+        for (const Step& step : fp8) {
+          const double gain = gain_error(step, question);
+          INFO(step.name, " d=", dim, " keys=", keys, " mean=", mean, " gain error=", gain);
+          std::printf("%s d=%d keys=%d mean=%g: gain error %.3f %%\n", step.name.c_str(), static_cast<int>(dim),
+                      static_cast<int>(keys), mean, 100 * gain);
+          const bool two_level = precision(step).find("two_level") != std::string::npos;
+          if (two_level) CHECK(std::fabs(gain) < 0.002);
+          else if (mean == 0) CHECK(std::fabs(gain) < 0.005);
+          else if (mean == 1) CHECK(std::fabs(gain - known_gain) < 0.003 - 0.1 * known_gain);
+          else CHECK(gain < known_gain);
+        }
+      }
 }
 
 TEST_CASE("a step refuses what it cannot do") {

@@ -35,12 +35,8 @@
 #define FLASH_MEASURES 7  // all three
 #endif
 
-// The answer is that of tensors that are quantized in this way.
-#define FLASH_PRECISION \
-  FLASH_MEASURES == 0 ? "fp8" : FLASH_MEASURES == 1 ? "fp8 blocks" : FLASH_MEASURES == 2 ? "fp8 hadamard" : \
-  FLASH_MEASURES == 3 ? "fp8 blocks hadamard" : FLASH_MEASURES == 4 ? "fp8 two_level" : \
-  FLASH_MEASURES == 5 ? "fp8 blocks two_level" : FLASH_MEASURES == 6 ? "fp8 hadamard two_level" : \
-                        "fp8 blocks hadamard two_level"
+// The answer is that of tensors that are quantized in this way, and weighed so.
+#define FLASH_PRECISION step_38::precision.c_str()
 
 namespace step_38 {
 namespace {
@@ -169,7 +165,6 @@ __device__ __forceinline__ void start_QK(float (&S)[Bc / 2], Descriptor Q, Descr
 template <int d, int count>
 __device__ __forceinline__ void start_PV(float (&O)[count], uint32_t (&P)[Bc / 32][4], Descriptor V, int column,
                                          bool accumulate) {
-  wgmma_fence(O, P);  // O is rescaled and P packed before the tensor core reads them
 #pragma unroll
   for (int key = 0; key < Bc; key += 32)
     wgmma_fp8<e4m3>(O, P[key / 32], advance(V, column * Bc + key), accumulate || key > 0);
@@ -299,11 +294,13 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
   };
   auto PV = [&](Descriptor V, Mbarrier& empty, float descale) {
     if constexpr (!two_level) {
+      wgmma_fence(O, P);  // O is rescaled and P packed before the tensor core reads them
       start_PV<d>(O, P, V, 0, true);
       wgmma_wait<0>(O, P);  // it is done
       release(empty);
     } else if constexpr (d < 256) {
       float F[d / 2 + 4];  // the last four are the weights' sums, in all columns alike
+      wgmma_fence(F, P);   // P is packed before the tensor core reads it
       start_PV<d>(F, P, V, 0, false);
       wgmma_wait<0>(F, P);  // it is done
       release(empty);
@@ -311,17 +308,20 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
       l[0] += F[d / 2], l[1] += F[d / 2 + 2];
     } else {  // there are registers for two times 64 columns: one is added while the tensor core fills the other
       float F[32], G[32], H[36];
+      wgmma_fence(F, G, P);  // P is packed before the tensor core reads it
       start_PV<d>(F, P, V, 0, false);
       start_PV<d>(G, P, V, 64, false);
-      wgmma_wait<1>(F);
+      wgmma_wait<1>(F);  // the first 64 columns are done
       add(0, F, 32, descale);
+      wgmma_fence(F);  // they are added before the tensor core writes there again
       start_PV<d>(F, P, V, 128, false);
-      wgmma_wait<1>(G);
+      wgmma_wait<1>(G);  // the second
       add(32, G, 32, descale);
+      wgmma_fence(H);  // the same of those
       start_PV<d>(H, P, V, 192, false);
-      wgmma_wait<1>(F);
+      wgmma_wait<1>(F);  // the third
       add(64, F, 32, descale);
-      wgmma_wait<0>(H, P);
+      wgmma_wait<0>(H, P);  // and the fourth
       release(empty);
       add(96, H, 32, descale);
       l[0] += H[32], l[1] += H[34];
@@ -648,6 +648,9 @@ void start(const Tensors& given, const Tensors& t, const Workspace& w, const Dev
 }
 
 }  // namespace
+
+const std::string precision = std::string("fp8") + (block_scales ? " blocks" : "") + (rotation ? " hadamard" : "") +
+                              (two_level ? " two_level rounded_l" : "") + " slack";
 
 size_t workspace_bytes(const Problem& p, const Device&) { return Workspace(p, nullptr).bytes; }
 

@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -27,14 +28,19 @@ struct Question {
   Inputs inputs;
   attention::Rows exact;
   attention::Allowance allowed;
-  mutable std::shared_ptr<Question> fp8 = nullptr;  ///< see in_fp8()
+  mutable std::map<std::string, std::shared_ptr<Question>> fp8 = {};  ///< by precision; see in_fp8()
 };
 
-/// The answer that an FP8 step is held to: exact attention of Q, K and V as quantization leaves them (reference_cpu/fp8.h),
-/// and a multiple of the error of the twin that rounds and sums as the hardware does, with what its narrow accumulator
-/// may lose. For a problem too large for the twin, a multiple of the error on N(0,1). It costs as much as ask(), so the
-/// question keeps it.
-const Question& in_fp8(const Question& question);
+/// The answer that an FP8 step is held to: exact attention of Q, K and V as its quantization leaves them (reference_cpu/fp8.h),
+/// and a multiple of the error of the twin that rounds and sums as the step does. Without two_level, also what the narrow
+/// accumulator may lose. For a problem too large for the twin, a multiple of the error on N(0,1). It costs as much as ask(),
+/// so the question keeps it.
+/// @param precision  what flash_precision() says: "fp8" and words
+/// @throws Failure   a word is not known
+const Question& in_fp8(const Question& question, const std::string& precision = "fp8");
+
+/// The answer for a step of any precision: the question's own for "fp16", else in_fp8().
+const Question& answer_in(const Question& question, const std::string& precision);
 
 /// Computes the exact answer.
 /// @param most_rows  above so many rows of O, a sample of `sampled_rows` is checked, else all; 0 means no

@@ -28,7 +28,7 @@ std::string verify(const StepLibrary& step, const Question& q, Device& device, P
   step.run(q.problem, placed.tensors());
   device.synchronize();
   const Outputs out = placed.outputs();
-  const Question& answer = step.is_fp8() ? in_fp8(q) : q;
+  const Question& answer = answer_in(q, step.precision());
   const attention::Verdict verdict =
       attention::compare(q.problem, answer.exact, answer.allowed, out.O.data(), out.LSE.data());
   return verdict.right ? placed.damage() : verdict.message;

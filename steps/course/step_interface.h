@@ -50,7 +50,14 @@ int32_t flash_quantized(const flash_problem* problem, flash_tensors* tensors, ch
 const char* flash_kernels(void);
 
 /// What the products multiply: "fp16", or "fp8" if the step quantizes Q, K and V first. Its answer is then that of
-/// the quantized tensors.
+/// the quantized tensors. "fp8" alone is 37_fp8: one descale a head, P = 2^8 exp(S - m) with m the running maximum, l the
+/// sum of P before it is rounded, O in one accumulator. Words behind it say what a step does otherwise, in any order:
+///     blocks     a descale for every 128 rows of Q, K and V
+///     hadamard   Q and K are rotated
+///     two_level  each block of 128 keys has an accumulator of its own, which is added to O in float
+///     rounded_l  l is the sum of the rounded P, through the same accumulator as O
+///     slack      P = 2^4 exp(S - m), and m stays until a row of the warp's 16 exceeds it by more than 4 in log2
+/// as in "fp8 blocks hadamard two_level rounded_l slack". What they mean exactly: attention::twins::Options (twins.h).
 const char* flash_precision(void);
 
 #ifdef __cplusplus

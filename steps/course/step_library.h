@@ -36,8 +36,11 @@ public:
   /// The kernels launched since the library was opened, one a line; see step_interface.h.
   std::string kernels() const { return kernels_(); }
 
+  /// What the products multiply; see flash_precision().
+  std::string precision() const { return precision_(); }
+
   /// Does it multiply FP8 numbers?
-  bool is_fp8() const { return std::string(precision_()) == "fp8"; }
+  bool is_fp8() const { return precision().starts_with("fp8"); }
 
 private:
   // The library is never closed: what the simulator remembers of it (names of source files) stays valid.
