@@ -8,12 +8,13 @@
 // must become a left factor without moving between lanes: packed as the accumulators lie, the keys of each 16 stand in the
 // order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, and so they do in the transposed V.
 //
-// The products are so short now that three warpgroups, each for itself, may keep the tensor core busy: no turns, no overlap
-// inside a warpgroup; the loop is that of 32_warp_specialization.
+// The products are so short now that three warpgroups may keep the tensor core busy without any overlap inside one: the
+// loop is that of 32_warp_specialization, with turns for Q K^T. And as a tile must land, be transposed and be used, there
+// are four of them, and two are loaded ahead.
 //
-// Registers: producer 32 a thread (d = 256: 40), of which it spills some, consumers 160 (232). Shared memory: K and V twice
-// 8 / 16 / 32 KB each (d = 64 / 128 / 256), Q 12 / 24 / 32 KB, O 24 / 48 / 64 KB: 68 / 136 / 224 KB. Workspace: Q, K and V
-// in FP8, what they are to be multiplied by, the largest magnitudes, the counter.
+// Registers: producer 32 a thread (d = 256: 40), of which it spills some, consumers 160 (232). Shared memory: K and V four
+// times 8 / 16 KB each, twice 32 KB (d = 64 / 128 / 256), Q 12 / 24 / 32 KB, O 24 / 48 / 64 KB: 100 / 200 / 224 KB.
+// Workspace: Q, K and V in FP8, what they are to be multiplied by, the largest magnitudes, the counter.
 
 #include <hardware/fp8.h>
 #include <hardware/half.h>
@@ -278,8 +279,9 @@ __device__ __forceinline__ void produce(SharedMemory<d>& shared, const TensorMap
     if (leader && j >= ahead) load_K(j - ahead, n + ahead);
     mbarrier_wait(shared.V_landed[n % stages<d>], parity<d>(n));  // V_j has landed
     transpose<d>(shared.V[n % stages<d>]);
-    fence_proxy_async();                            // the tensor core will see this thread's part of V^T
-    mbarrier_arrive(shared.V_full[n % stages<d>]);  // which is there
+    fence_proxy_async();  // the tensor core will see this thread's part of V^T,
+    __syncwarp();         // the warp's part is there,
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(shared.V_full[n % stages<d>]);  // and the consumers may know
     if (leader && j >= ahead) load_V(j - ahead, n + ahead);  // last: it waits for the consumers
   }
 }
@@ -402,7 +404,7 @@ __global__ void __launch_bounds__(threads<d>, 1)
     }
     for (int s = 0; s < stages<d>; ++s) {
       mbarrier_init(shared.K_full[s], 1), mbarrier_init(shared.K_empty[s], 4 * consumers<d>);
-      mbarrier_init(shared.V_landed[s], 1), mbarrier_init(shared.V_full[s], 128);
+      mbarrier_init(shared.V_landed[s], 1), mbarrier_init(shared.V_full[s], 4);
       mbarrier_init(shared.V_empty[s], 4 * consumers<d>);
     }
     mbarrier_init(shared.work_full, 1), mbarrier_init(shared.work_empty, threads<d>);
