@@ -78,7 +78,7 @@ class Step:
         tensors = Tensors(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse.data_ptr(),
                           workspace.data_ptr(), workspace.numel())
 
-        def launch(keep=(problem, tensors, workspace, q, k, v)):
+        def launch(keep=(problem, tensors, workspace, q, k, v, out, lse)):
             stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
             if self.library.flash_attention(ctypes.byref(problem), ctypes.byref(tensors), stream, self.error, 1000):
                 raise RuntimeError(self.error.value.decode())
