@@ -402,7 +402,8 @@ void start(const Tensors& t, const Device& device, Shape shape) {
 //! [pick]
 template <typename T>
 void pick(const Problem& p, const Tensors& t, const Device& device, Shape shape) {
-  const bool three = p.dim == 64 || p.seq_q >= (p.causal ? 8192 : 2048);
+  const int64_t enough = p.dim == 64 ? (p.causal ? 2048 : 0) : p.causal ? 8192 : 2048;  // queries for three consumers
+  const bool three = p.seq_q >= enough;
   if (p.dim == 64) three ? start<T, 64, 3>(t, device, shape) : start<T, 64, 2>(t, device, shape);
   if (p.dim == 128) three ? start<T, 128, 3>(t, device, shape) : start<T, 128, 2>(t, device, shape);
   if (p.dim == 256) start<T, 256, 2>(t, device, shape);
