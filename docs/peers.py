@@ -266,6 +266,12 @@ def copy_bandwidth():
     return 2 * source.numel() / statistics.median(times) / 1e9
 
 
+def matmul(dtype):
+    """What a large product of two matrices reaches, C = A B with 8192 x 8192 elements each: the GPU's ceiling in practice."""
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=dtype) for _ in range(2))
+    return 2 * 8192 ** 3, protocols(lambda: torch.matmul(a, b))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lib", default="build/cuda/bin/steps", help="folder with the steps' *.gpu.so")
@@ -274,7 +280,7 @@ def main():
     parser.add_argument("--lengths", default="2048,4096,8192,16384", help="16384 tokens in all, hidden size 2048")
     parser.add_argument("--causal", default="0,1")
     parser.add_argument("--shapes", default="", help="BxHxSqxSkxD,... instead of --dims and --lengths; full mask")
-    parser.add_argument("--backends", default="fa2,cudnn,fa3", help="any of fa2, cudnn, fa3, fa3fp8, none")
+    parser.add_argument("--backends", default="fa2,cudnn,fa3", help="any of fa2, cudnn, fa3, fa3fp8, matmul, none")
     parser.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"))
     parser.add_argument("--csv", default="peers.csv")
     args = parser.parse_args()
@@ -291,6 +297,12 @@ def main():
         table = csv.writer(file)
         table.writerow("date,gpu,torch,cuda,protocol,competitor,batch,heads,seq_q,seq_k,dim,causal,dtype,ms_median,launches,"
                        "tflops,sm_clock_mhz,verified,note".split(","))
+        if "matmul" in args.backends.split(","):
+            flops, result = matmul(dtype)
+            for protocol, (ms, count, note) in result.items():
+                table.writerow(stamp + [protocol, "matmul", 1, 1, 8192, 8192, 8192, 0, args.dtype, f"{ms:.4f}", count,
+                                        f"{flops / ms / 1e9:.1f}", sm_clock(), "", "not attention"])
+            print(f"{args.dtype} matmul " + "/".join(f"{flops / r[0] / 1e9:.0f}" for r in result.values()))
         for batch, heads, seq_q, seq_k, dim, causal in problems(args):
             torch.manual_seed(1)
             q, k, v = (torch.randn(batch, heads, rows, dim, device="cuda", dtype=dtype)
