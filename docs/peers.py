@@ -227,10 +227,11 @@ def sm_clock():
 
 
 def protocols(launch):
-    """Median ms of a launch and number of replays of burst and steady; the note says if a launch outlasts the window."""
+    """Of burst and steady the median ms of a launch, the number of replays, the launches in each, and a note if one outlasts
+    the window."""
     graph, count = graph_of(launch)
     result = measure(graph.replay)
-    return {p: (ms / count, replays, note) for p, (ms, replays, note) in result.items()}
+    return {p: (ms / count, replays, count, note) for p, (ms, replays, note) in result.items()}
 
 
 def measure(launch):
@@ -295,12 +296,12 @@ def main():
     stamp = [datetime.date.today().isoformat(), name, torch.__version__, torch.version.cuda]
     with open(args.csv, "w", newline="") as file:
         table = csv.writer(file)
-        table.writerow("date,gpu,torch,cuda,protocol,competitor,batch,heads,seq_q,seq_k,dim,causal,dtype,ms_median,launches,"
-                       "tflops,sm_clock_mhz,verified,note".split(","))
+        table.writerow("date,gpu,torch,cuda,protocol,competitor,batch,heads,seq_q,seq_k,dim,causal,dtype,ms_median,replays,"
+                       "launches_a_replay,tflops,sm_clock_mhz,verified,note".split(","))
         if "matmul" in args.backends.split(","):
             flops, result = matmul(dtype)
-            for protocol, (ms, count, note) in result.items():
-                table.writerow(stamp + [protocol, "matmul", 1, 1, 8192, 8192, 8192, 0, args.dtype, f"{ms:.4f}", count,
+            for protocol, (ms, replays, count, note) in result.items():
+                table.writerow(stamp + [protocol, "matmul", 1, 1, 8192, 8192, 8192, 0, args.dtype, f"{ms:.4f}", replays, count,
                                         f"{flops / ms / 1e9:.1f}", sm_clock(), "", "not attention"])
             print(f"{args.dtype} matmul " + "/".join(f"{flops / r[0] / 1e9:.0f}" for r in result.values()))
         for batch, heads, seq_q, seq_k, dim, causal in problems(args):
@@ -326,10 +327,10 @@ def main():
                     continue
                 result = protocols(launch)
                 clock = sm_clock()
-                for protocol, (ms, count, note) in result.items():
+                for protocol, (ms, replays, count, note) in result.items():
                     table.writerow(stamp + [protocol, competitor.name, batch, heads, seq_q, seq_k, dim,
-                                            int(causal), args.dtype, f"{ms:.4f}", count, f"{flops / ms / 1e9:.1f}", clock,
-                                            int(right), note or competitor.note])
+                                            int(causal), args.dtype, f"{ms:.4f}", replays, count, f"{flops / ms / 1e9:.1f}",
+                                            clock, int(right), note or competitor.note])
                 line += f"  {competitor.name} " + "/".join(f"{flops / r[0] / 1e9:.0f}" for r in result.values())
                 if seq_q <= 16:  # decoding is bound by reading K and V
                     gigabytes = 4 * batch * heads * seq_k * dim / 1e9
