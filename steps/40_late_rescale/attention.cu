@@ -142,8 +142,8 @@ __device__ __forceinline__ void start_PV(float (&O)[d / 2], uint32_t (&P)[Bc<d> 
 }
 
 // Turns the scores of a block into weights. Element x of S is in row x / 2 % 2 of the lane's two, in column 2q + x / 4 * 8 +
-// x % 2. If a row's maximum is replaced, in any row of the warp, the result is true, and `keep` is what O is to be
-// multiplied by.
+// x % 2. If a row's maximum is replaced, in any row of the warp, the result is true, `keep` is what O is to be multiplied by,
+// and `small` is decided anew.
 //! [softmax]
 template <int count>
 __device__ __forceinline__ bool softmax(float (&S)[count], float (&m)[2], float (&l)[2], float (&keep)[2], bool& small,
