@@ -117,12 +117,15 @@ TEST_CASE("every altered synchronization call is rejected, or known to be harmle
   // So many key blocks that the rings go around, and so many query blocks that a CTA takes several.
   const Question many_keys = question({1, 1, 130, 700, 128, true, 0}, "gaussian");
   const Question many_heads = question({1, 70, 330, 100, 64, false, 0}, "gaussian");
+  // Query blocks that see no key, several a CTA.
+  const Question no_key = question({1, 100, 400, 7, 64, true, 0}, "gaussian");
   // So many queries that 41 picks three consumers at d = 128.
   const Question many_queries = question({1, 1, 2100, 170, 128, false, 0}, "gaussian");
   for (const Step& step : chosen_steps()) {
     std::vector<Question> asked = everyone;
     if (step.number() == "27") asked.push_back(many_blocks);
     if (step.number() >= "30") asked.insert(asked.end(), {many_keys, many_heads});
+    if (step.number() >= "40") asked.push_back(no_key);
     if (step.number() == "41") asked.push_back(many_queries);
     const auto library = step.library(Machine::simulated);
     const std::string text = text_of(step.folder() / "attention.cu");
