@@ -260,7 +260,7 @@ const std::vector<Edit> edits = {
     {"41", "K and V are given back by two consumers of three", "shared.K_empty[s], 4 * consumers);", "shared.K_empty[s], 4 * 2);"},
     {"41", "the next number may be written when two consumers of three have read", "work_empty, 128 * consumers);", "work_empty, 128 * 2);"},
     {"41", "the third consumer hands its turn to the second", "1 + (w + 1) % consumers,", "1 + (w + 1) % 2,"},
-    {"41", "the third consumer's turn and the first's own barrier are one", "own_rows = 1 + consumers + w;", "own_rows = 3 + w;"},
+    {"41", "the three consumers' own barriers are one", "own_rows = 1 + consumers + w;", "own_rows = 1 + consumers;"},
     {"41", "three consumers' registers with two's producer", "producer_registers = consumers == 3 ? 32 :", "producer_registers = consumers == 3 ? 40 :"},
     {"41", "K's second 64 columns are taken to lie 128 rows on", "x / 64 * Bc<d, consumers> * 128", "x / 64 * 128 * 128"},
     {"41", "V's groups of columns are taken to lie 128 rows apart", "descriptor(&shared.V, Bc<d, consumers> * 128, 1024)", "descriptor(&shared.V, 128 * 128, 1024)"},

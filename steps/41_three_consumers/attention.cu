@@ -8,7 +8,7 @@
 //
 // Registers: producer 32 a thread with three consumers, 40 with two (d = 256: 24), consumers 160, 232 (240). Shared memory:
 // K and V twice 16 / 20 or 32 / 40 KB each (d = 64 / 128 / 256), Q 8 / 16 / 32 KB a consumer, O as much again, but at
-// d = 256 in Q's place: 112 or 96 / 176 or 192 / 224 KB. Workspace: 4 bytes, the counter.
+// d = 256 in Q's place: 112 or 96 / 176 or 192 / 224 KB. Workspace: 4 bytes, the counter. T, half or bfloat16, is as in 40.
 
 #include <hardware/bfloat16.h>
 #include <hardware/half.h>
@@ -37,10 +37,12 @@ constexpr int Bc = d == 64 || (d == 128 && consumers == 2) ? 128 : 80;  // rows 
 template <int consumers>
 constexpr int threads = 128 * (1 + consumers);
 constexpr int stages = 2;                        // tiles of K and of V
+//! [registers]
 template <int d, int consumers>
 constexpr int producer_registers = consumers == 3 ? 32 : d == 256 ? 24 : 40;
 template <int d, int consumers>
 constexpr int consumer_registers = consumers == 3 ? 160 : d == 256 ? 240 : 232;
+//! [registers]
 template <int d>
 constexpr bool pingpong = d == 64;               // above 64 the softmax is short beside the products
 template <int d>
@@ -329,6 +331,7 @@ __global__ void __launch_bounds__(threads<consumers>, 1)
                      unsigned* counter,                    // how often a CTA has asked for another piece of work
                      Shape shape) {
   auto& shared = *dynamic_shared<SharedMemory<d, consumers>>();
+  //! [barriers]
   if (threadIdx.x == 0) {
     for (int w = 0; w < consumers; ++w) {
       mbarrier_init(shared.Q_full[w], 1);
@@ -341,6 +344,7 @@ __global__ void __launch_bounds__(threads<consumers>, 1)
     mbarrier_init(shared.work_full, 1), mbarrier_init(shared.work_empty, 128 * consumers);
     fence_mbarrier_init();  // the copy engine sees them
   }
+  //! [barriers]
   __syncthreads();  // and so do all threads
   //! [roles]
   const unsigned all = shape.heads * ((shape.Nq + Br<consumers> - 1) / Br<consumers>);  // pieces of work
