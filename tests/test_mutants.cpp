@@ -117,10 +117,16 @@ TEST_CASE("every altered synchronization call is rejected, or known to be harmle
   // So many key blocks that the rings go around, and so many query blocks that a CTA takes several.
   const Question many_keys = question({1, 1, 130, 700, 128, true, 0}, "gaussian");
   const Question many_heads = question({1, 70, 330, 100, 64, false, 0}, "gaussian");
+  // Query blocks that see no key, several a CTA.
+  const Question no_key = question({1, 100, 400, 7, 64, true, 0}, "gaussian");
+  // So many queries that 41 picks three consumers at d = 128.
+  const Question many_queries = question({1, 1, 2100, 170, 128, false, 0}, "gaussian");
   for (const Step& step : chosen_steps()) {
     std::vector<Question> asked = everyone;
     if (step.number() == "27") asked.push_back(many_blocks);
     if (step.number() >= "30") asked.insert(asked.end(), {many_keys, many_heads});
+    if (step.number() >= "40") asked.push_back(no_key);
+    if (step.number() == "41") asked.push_back(many_queries);
     const auto library = step.library(Machine::simulated);
     const std::string text = text_of(step.folder() / "attention.cu");
     std::vector<simulator::SyncSite> sites;
@@ -251,6 +257,20 @@ const std::vector<Edit> edits = {
     {"40", "P and V in BF16 are multiplied as FP16", "wgmma<Major::mn, T>", "wgmma<Major::mn>"},
     {"40", "P is packed as FP16, also for BF16", "= pack<T>(S[2", "= pack_halves(S[2"},
     {"40", "O is stored as FP16, also for BF16", "= pack<T>(O[x", "= pack_halves(O[x"},
+    {"41", "K and V are given back by two consumers of three", "shared.K_empty[s], 4 * consumers);", "shared.K_empty[s], 4 * 2);"},
+    {"41", "the next number may be written when two consumers of three have read", "work_empty, 128 * consumers);", "work_empty, 128 * 2);"},
+    {"41", "the third consumer hands its turn to the second", "1 + (w + 1) % consumers,", "1 + (w + 1) % 2,"},
+    {"41", "the three consumers' own barriers are one", "own_rows = 1 + consumers + w;", "own_rows = 1 + consumers;"},
+    {"41", "three consumers' registers with two's producer", "producer_registers = consumers == 3 ? 32 :", "producer_registers = consumers == 3 ? 40 :"},
+    {"41", "K's second 64 columns are taken to lie 128 rows on", "x / 64 * Bc<d, consumers> * 128", "x / 64 * 128 * 128"},
+    {"41", "V's groups of columns are taken to lie 128 rows apart", "descriptor(&shared.V, Bc<d, consumers> * 128, 1024)", "descriptor(&shared.V, 128 * 128, 1024)"},
+    {"41", "boxes of V have 80 rows, whatever the tile", "tile_map<d>(t.V, shape.heads, shape.Nk, Bc<d, consumers>)", "tile_map<d>(t.V, shape.heads, shape.Nk, 80)"},
+    {"41", "all query blocks have the rows of three consumers", "const unsigned all = shape.heads * ((shape.Nq + Br<consumers> - 1) / Br<consumers>);", "const unsigned all = shape.heads * ((shape.Nq + Br<3> - 1) / Br<3>);"},
+    {"41", "the third consumer's rows are the first's", "const int first_row = i * Br<consumers> + 64 * w;", "const int first_row = i * Br<consumers> + 64 * (w % 2);"},
+    {"41", "causal pieces are taken from a counter that nobody has cleared", "if (shape.causal) launch", "if (!shape.causal) launch"},
+    {"41", "all pieces are taken from the counter, which is cleared for a causal mask alone", "shape.causal ? gridDim.x + atomicAdd(counter, 1u) : number + gridDim.x;", "gridDim.x + atomicAdd(counter, 1u);"},
+    {"41", "every CTA takes its neighbour's pieces too", ": number + gridDim.x;", ": number + 1;"},
+    {"41", "BF16 is taken for FP16", "p.dtype == Dtype::bf16", "false"},
     {"36", "O is rescaled too late for the last block", "    for (; j >= 0; --j) block(j, false);\n    if (rescales_late<d>) rescale_O();\n", "    for (; j >= 0; --j) block(j, false);\n"},
 };
 
@@ -280,7 +300,7 @@ std::vector<Question> questions_in_fp8() {
 }
 
 // What a step is asked: the same as all, and what it alone can get wrong. From 36 on: several pieces of work a CTA, sections of
-// heads, d = 256; from 40 on BF16.
+// heads, d = 256; from 40 on BF16; 41's other size.
 std::vector<Question> questions_of(const std::string& step) {
   std::vector<Question> all = questions();
   if (step >= "36") {
@@ -291,6 +311,10 @@ std::vector<Question> questions_of(const std::string& step) {
   if (step >= "40") {
     all.push_back(question({1, 2, 70, 150, 64, false, 0, attention::Dtype::bf16}, "gaussian"));
     all.push_back(question({1, 1, 150, 300, 128, true, 0, attention::Dtype::bf16}, "outliers"));
+  }
+  if (step == "41") {  // so many queries that three consumers are picked at d = 128
+    all.push_back(question({1, 1, 2100, 170, 128, false, 0}, "gaussian"));
+    all.push_back(question({1, 1, 8192, 200, 128, true, 0, attention::Dtype::bf16}, "gaussian"));
   }
   if (step == "37" || step == "38")
     for (Question& q : questions_in_fp8()) all.push_back(std::move(q));

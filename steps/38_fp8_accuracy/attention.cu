@@ -364,7 +364,10 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
   const int plain = shape.sign == 1 ? shape.visible_keys(first_row) / Bc : 0;  // blocks that all rows see
   for (; j >= plain; --j) block(j, true);
   for (; j >= 0; --j) block(j, false);
-  if (Tc == 0) release(shared.Q_empty[w]);
+  if (Tc == 0) {
+    __syncwarp();  // all lanes have waited for Q; where there are keys, their products have made sure of that
+    release(shared.Q_empty[w]);
+  }
 
   //! [store]
   if (threadIdx.x % 128 == 0) tma_wait_read<0>();  // the last O has left shared memory,

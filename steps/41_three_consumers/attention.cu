@@ -8,7 +8,7 @@
 //
 // Registers: producer 32 a thread with three consumers, 40 with two (d = 256: 24), consumers 160, 232 (240). Shared memory:
 // K and V twice 16 / 20 or 32 / 40 KB each (d = 64 / 128 / 256), Q 8 / 16 / 32 KB a consumer, O as much again, but at
-// d = 256 in Q's place: 112 or 96 / 176 or 192 / 224 KB. Workspace: 4 bytes, the counter.
+// d = 256 in Q's place: 112 or 96 / 176 or 192 / 224 KB. Workspace: 4 bytes, the counter. T, half or bfloat16, is as in 40.
 
 #include <hardware/bfloat16.h>
 #include <hardware/half.h>
@@ -37,10 +37,12 @@ constexpr int Bc = d == 64 || (d == 128 && consumers == 2) ? 128 : 80;  // rows 
 template <int consumers>
 constexpr int threads = 128 * (1 + consumers);
 constexpr int stages = 2;                        // tiles of K and of V
+//! [registers]
 template <int d, int consumers>
 constexpr int producer_registers = consumers == 3 ? 32 : d == 256 ? 24 : 40;
 template <int d, int consumers>
 constexpr int consumer_registers = consumers == 3 ? 160 : d == 256 ? 240 : 232;
+//! [registers]
 template <int d>
 constexpr bool pingpong = d == 64;               // above 64 the softmax is short beside the products
 template <int d>
@@ -138,8 +140,8 @@ __device__ __forceinline__ void start_PV(float (&O)[d / 2], uint32_t (&P)[Bc<d, 
 }
 
 // Turns the scores of a block into weights. Element x of S is in row x / 2 % 2 of the lane's two, in column 2q + x / 4 * 8 +
-// x % 2. If a row's maximum is replaced, in any row of the warp, the result is true, and `keep` is what O is to be
-// multiplied by.
+// x % 2. If a row's maximum is replaced, in any row of the warp, the result is true, `keep` is what O is to be multiplied by,
+// and `small` is decided anew.
 //! [softmax]
 template <int count>
 __device__ __forceinline__ bool softmax(float (&S)[count], float (&m)[2], float (&l)[2], float (&keep)[2], bool& small,
@@ -288,7 +290,10 @@ __device__ __forceinline__ void consume(SharedMemory<d, consumers>& shared, cons
     wgmma_wait<0>(O, P);  // it is done
     release(shared.V_empty[n++ % stages]);
   }
-  if (!O_over_Q<d> && Tc == 0) release(shared.Q_empty[w]);
+  if (!O_over_Q<d> && Tc == 0) {
+    __syncwarp();  // all lanes have waited for Q; where there are keys, their products have made sure of that
+    release(shared.Q_empty[w]);
+  }
 
   //! [store]
   if (threadIdx.x % 128 == 0) tma_wait_read<0>();  // the last O has left shared memory,
@@ -332,6 +337,7 @@ __global__ void __launch_bounds__(threads<consumers>, 1)
                      unsigned* counter,                    // how often a CTA has asked for another piece of work
                      Shape shape) {
   auto& shared = *dynamic_shared<SharedMemory<d, consumers>>();
+  //! [barriers]
   if (threadIdx.x == 0) {
     for (int w = 0; w < consumers; ++w) {
       mbarrier_init(shared.Q_full[w], 1);
@@ -344,6 +350,7 @@ __global__ void __launch_bounds__(threads<consumers>, 1)
     mbarrier_init(shared.work_full, 1), mbarrier_init(shared.work_empty, 128 * consumers);
     fence_mbarrier_init();  // the copy engine sees them
   }
+  //! [barriers]
   __syncthreads();  // and so do all threads
   //! [roles]
   const unsigned all = shape.heads * ((shape.Nq + Br<consumers> - 1) / Br<consumers>);  // pieces of work
