@@ -141,6 +141,19 @@ Twin twin_traffic(const Step& step, const Question& q) {
         result.written += heads * (count + chunks * 4) + (count > 0 ? heads * 4 : 0);
       }
     }
+    if (step.number() == "38") {
+      // A block of 128 rows is read once with 2 bytes an element, and written with 1, V's last one up to its end; each has a
+      // descale.
+      const int64_t K_blocks = (p.seq_k + 127) / 128, V_end = K_blocks * 128;
+      result.read += heads * 2 * (p.seq_q + 2 * p.seq_k) * p.dim;
+      result.written += heads * (p.seq_q + p.seq_k + V_end) * p.dim + heads * ((p.seq_q + 127) / 128 + 2 * K_blocks) * 4;
+      for (int64_t i = 0; i < Tr; ++i) {
+        const int64_t end = std::min(p.seq_q, (i + 1) * Br), blocks = (p.visible_keys(end - 1) + 127) / 128;
+        // A consumer thread reads two descales for a key block, and one of Q if its warpgroup has a row.
+        result.read += heads * 128 * 4 * (Br / 64 * 2 * blocks + (end - i * Br + 63) / 64);
+        if (blocks == K_blocks) result.read += heads * (V_end - p.seq_k) * p.dim;  // the zeros behind V's last key
+      }
+    }
   }
   return result;
 }
