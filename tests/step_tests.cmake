@@ -19,7 +19,7 @@ foreach(program test_steps test_mutants test_exercises)
   add_dependencies(${program} course)
 endforeach()
 flash_step_tests(test_steps 300)
-flash_step_tests(test_mutants 300)
+flash_step_tests(test_mutants 600)
 # The exercises of a step, and what the desk does apart from them.
 set(of_a_step "*numbers are those*,*kernel of every step*,*no unsolved file*")
 flash_step_tests(test_exercises 300 --test-case=${of_a_step})
