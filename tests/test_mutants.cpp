@@ -15,6 +15,7 @@
 
 #include "steps/course/check.h"
 #include "steps/course/exercise_build.h"
+#include "steps/course/step_library.h"
 #include "steps/course/steps.h"
 #include "tests/chosen_steps.h"
 
@@ -117,10 +118,16 @@ TEST_CASE("every altered synchronization call is rejected, or known to be harmle
   // So many key blocks that the rings go around, and so many query blocks that a CTA takes several.
   const Question many_keys = question({1, 1, 130, 700, 128, true, 0}, "gaussian");
   const Question many_heads = question({1, 70, 330, 100, 64, false, 0}, "gaussian");
+  // Query blocks that see no key, several a CTA.
+  const Question no_key = question({1, 100, 400, 7, 64, true, 0}, "gaussian");
+  // So many queries that 41 picks three consumers at d = 128.
+  const Question many_queries = question({1, 1, 2100, 170, 128, false, 0}, "gaussian");
   for (const Step& step : chosen_steps()) {
     std::vector<Question> asked = everyone;
     if (step.number() == "27") asked.push_back(many_blocks);
     if (step.number() >= "30") asked.insert(asked.end(), {many_keys, many_heads});
+    if (step.number() >= "40") asked.push_back(no_key);
+    if (step.number() == "41") asked.push_back(many_queries);
     const auto library = step.library(Machine::simulated);
     const std::string text = text_of(step.folder() / "attention.cu");
     std::vector<simulator::SyncSite> sites;
@@ -253,6 +260,44 @@ const std::vector<Edit> edits = {
     {"37", "a pair of V's blocks is moved once too often, its partner not at all", "warp == 1 ? 0x1221", "warp == 1 ? 0x1212"},
     {"37", "two of V's blocks change places without being a pair", "warp == 0 ? 0x0110 : warp == 1 ? 0x0330", "warp == 0 ? 0x0111 : warp == 1 ? 0x0330"},
     {"37", "the diagonal of V is not transposed where d is 64", "warp % 2 ? 0x0011 : 0x0110", "warp % 2 ? 0x0000 : 0x0110"},
+    {"38", "a sign of the rotation is wrong", "{0x243F6A88,", "{0x243F6A89,"},
+    {"38", "the last round of sums and differences is left out", "bit < d / 8; bit *= 2", "bit < d / 16; bit *= 2"},
+    {"38", "no differences, only sums, across lanes", "part & bit ? other - y[c] : y[c] + other", "y[c] + other"},
+    {"38", "the rotation's length stays in the descales", "d == 64 ? 0.125f : d", "d == 64 ? 1.0f : d"},
+    {"38", "V's descale is taken for a rotated tensor's", "kind == Kind::Q_or_K && rotation ? d == 64", "rotation ? d == 64"},
+    {"38", "the descale of Q is that of the first block", "head * shape.Q_blocks() + first_row / Bc]", "head * shape.Q_blocks()]"},
+    {"38", "the descale of Q is that of the query block's number", "first_row / Bc] : 1", "i] : 1"},
+    {"38", "K's descales are those of another head", "descales + shape.heads * shape.Q_blocks() + head * shape.K_blocks();", "descales + shape.heads * shape.Q_blocks();"},
+    {"38", "the descale of K is that of the block before", "fmaxf(factor * K_descales[j], smallest)", "fmaxf(factor * K_descales[max(j - 1, 0)], smallest)"},
+    {"38", "the descale of V is K's", "V_descale = V_descales[j];", "V_descale = K_descales[j];"},
+    {"38", "a tiny scale becomes 0", "fmaxf(factor * K_descales[j], smallest)", "factor * K_descales[j]"},
+    {"38", "a block's sum is added without V's descale", "multiply_add(F[y], descale, O[x + y])", "O[x + y] + F[y]"},
+    {"38", "there are no ones beside V", "{ones, ones, ones, ones};", "{};"},
+    {"38", "the ones are 1.5", "constexpr unsigned ones = 0x38383838;", "constexpr unsigned ones = 0x3C3C3C3C;"},
+    {"38", "l of rows g and g + 8 change places", "l[0] += F[d / 2], l[1] += F[d / 2 + 2];", "l[1] += F[d / 2], l[0] += F[d / 2 + 2];"},
+    {"38", "d = 256: the third 64 columns are the second", "start_PV<d>(F, P, V, 128, false);", "start_PV<d>(F, P, V, 64, false);"},
+    {"38", "only the last 32 keys of a block are summed", "accumulate || key > 0", "accumulate"},
+    {"38", "weights may exceed what e4m3 holds", "constexpr float slack = 4; ", "constexpr float slack = 8; "},
+    {"38", "only the first row of a warp is asked", "raised = __any_sync(all_lanes, raised);", "raised = __shfl_sync(all_lanes, raised ? 1 : 0, 0);"},
+    {"38", "without a vote", "  raised = __any_sync(all_lanes, raised);\n", ""},
+    {"38", "the maximum is never raised", "m_new[r] - m[r] > slack", "m_new[r] - m[r] > 1e38f && m[r] > lowest"},
+    {"38", "a raised maximum may fall", "m_new[r] = fmaxf(m[r], m_new[r]);", ""},
+    {"38", "O is not rescaled", "      rescale_O(1);\n", ""},
+    {"38", "l is not rescaled", "      l[r] *= keep[r];\n", ""},
+    {"38", "LSE keeps the 2^4 of P", "(m[r] - P_log2) * ln_2", "m[r] * ln_2"},
+    {"38", "the one-FFMA exponent is always taken", "if (!small) {", "if (false) {"},
+    {"38", "a negative scale is forgotten", "S[x] * shape.sign : -INFINITY", "S[x] : -INFINITY"},
+    {"38", "the first key block is left out", "for (; j >= 0; --j) block(j, false);", "for (; j > 0; --j) block(j, false);"},
+    {"38", "every block of V is the first", "shared.V_full[stage], 0, 0, j, head);", "shared.V_full[stage], 0, 0, 0, head);"},
+    {"38", "the keys of P stand in their own order", "pack_e4m3(S[x], S[x + 1], S[x + 4], S[x + 5])", "pack_e4m3(S[x], S[x + 4], S[x + 1], S[x + 5])"},
+    {"38", "the keys of V stand in their own order", "slot % 4 * 2 + e % 2 + e % 4 / 2 * 8", "slot % 4 * 4 + e % 4"},
+    {"38", "infinity counts in the largest magnitude", "if (fabsf(y[e][c]) < INFINITY) largest", "if (fabsf(y[e][c]) <= INFINITY) largest"},
+    {"38", "infinity becomes 448", "fabsf(y[e][c]) < INFINITY ? y[e][c] * factor : NAN", "y[e][c] * factor"},
+    {"38", "each warp of the quantizer takes its own largest magnitude", "  for (int w = 0; w < threads / 32; ++w) x = fmaxf(x, of_warp[w]);\n", ""},
+    {"38", "the tail of a head is quantized with the next head's rows", "if (row < N) eight =", "eight ="},
+    {"38", "behind the last key of V stands NaN", "uint4 eight = {};", "uint4 eight = {0x7E007E00, 0x7E007E00, 0x7E007E00, 0x7E007E00};"},
+    {"38", "a block of zeros is divided by 0", "largest > 0 ? e4m3_max / largest : 1", "e4m3_max / largest"},
+    {"38", "a block that is not full is not quantized", "  const int blocks = (N + Bc - 1) / Bc;\n  if (!block_scales)", "  const int blocks = N / Bc;\n  if (blocks == 0) return;\n  if (!block_scales)"},
     {"40", "only the first row of a warp is asked", "raised = __any_sync(all_lanes, raised);", "raised = __shfl_sync(all_lanes, raised ? 1 : 0, 0);"},
     {"40", "the maximum is never raised", "(m_new[r] - m[r]) * c > slack", "(m_new[r] - m[r]) * c > 1e30f"},
     {"40", "weights may exceed what FP16 holds", "constexpr float slack = 8;", "constexpr float slack = 20;"},
@@ -263,6 +308,20 @@ const std::vector<Edit> edits = {
     {"40", "P and V in BF16 are multiplied as FP16", "wgmma<Major::mn, T>", "wgmma<Major::mn>"},
     {"40", "P is packed as FP16, also for BF16", "= pack<T>(S[2", "= pack_halves(S[2"},
     {"40", "O is stored as FP16, also for BF16", "= pack<T>(O[x", "= pack_halves(O[x"},
+    {"41", "K and V are given back by two consumers of three", "shared.K_empty[s], 4 * consumers);", "shared.K_empty[s], 4 * 2);"},
+    {"41", "the next number may be written when two consumers of three have read", "work_empty, 128 * consumers);", "work_empty, 128 * 2);"},
+    {"41", "the third consumer hands its turn to the second", "1 + (w + 1) % consumers,", "1 + (w + 1) % 2,"},
+    {"41", "the three consumers' own barriers are one", "own_rows = 1 + consumers + w;", "own_rows = 1 + consumers;"},
+    {"41", "three consumers' registers with two's producer", "producer_registers = consumers == 3 ? 32 :", "producer_registers = consumers == 3 ? 40 :"},
+    {"41", "K's second 64 columns are taken to lie 128 rows on", "x / 64 * Bc<d, consumers> * 128", "x / 64 * 128 * 128"},
+    {"41", "V's groups of columns are taken to lie 128 rows apart", "descriptor(&shared.V, Bc<d, consumers> * 128, 1024)", "descriptor(&shared.V, 128 * 128, 1024)"},
+    {"41", "boxes of V have 80 rows, whatever the tile", "tile_map<d>(t.V, shape.heads, shape.Nk, Bc<d, consumers>)", "tile_map<d>(t.V, shape.heads, shape.Nk, 80)"},
+    {"41", "all query blocks have the rows of three consumers", "const unsigned all = shape.heads * ((shape.Nq + Br<consumers> - 1) / Br<consumers>);", "const unsigned all = shape.heads * ((shape.Nq + Br<3> - 1) / Br<3>);"},
+    {"41", "the third consumer's rows are the first's", "const int first_row = i * Br<consumers> + 64 * w;", "const int first_row = i * Br<consumers> + 64 * (w % 2);"},
+    {"41", "causal pieces are taken from a counter that nobody has cleared", "if (shape.causal) launch", "if (!shape.causal) launch"},
+    {"41", "all pieces are taken from the counter, which is cleared for a causal mask alone", "shape.causal ? gridDim.x + atomicAdd(counter, 1u) : number + gridDim.x;", "gridDim.x + atomicAdd(counter, 1u);"},
+    {"41", "every CTA takes its neighbour's pieces too", ": number + gridDim.x;", ": number + 1;"},
+    {"41", "BF16 is taken for FP16", "p.dtype == Dtype::bf16", "false"},
     {"36", "O is rescaled too late for the last block", "    for (; j >= 0; --j) block(j, false);\n    if (rescales_late<d>) rescale_O();\n", "    for (; j >= 0; --j) block(j, false);\n"},
 };
 
@@ -304,8 +363,27 @@ std::vector<Question> questions_in_fp8() {
   return all;
 }
 
+// And what descales of blocks can: a block of zeros, heads and blocks of other sizes, and a scale that their product with
+// descales makes 0.
+std::vector<Question> questions_of_blocks() {
+  std::vector<Question> all = {question({1, 1, 30, 200, 64, false, 1e-42f}, "gaussian"),
+                               question({1, 2, 300, 400, 64, false, 0}, "outliers")};
+  Question zeros = question({1, 2, 150, 300, 128, false, 0}, "gaussian");
+  for (auto* x : {&zeros.inputs.Q, &zeros.inputs.K, &zeros.inputs.V}) std::fill_n(x->begin(), 128 * 128, uint16_t{0});
+  all.push_back(course::ask(zeros.problem, zeros.inputs));
+  Question sizes = question({1, 2, 300, 400, 128, true, 0}, "gaussian");
+  const auto resize = [](uint16_t& bits, double by) { bits = attention::to_half(static_cast<float>(attention::from_half(bits) * by)); };
+  for (size_t i = 0; i < sizes.inputs.Q.size(); ++i) resize(sizes.inputs.Q[i], std::exp2(i / (128 * 128) % 3));
+  for (size_t i = 0; i < sizes.inputs.V.size(); ++i) {
+    resize(sizes.inputs.K[i], std::exp2(-1.0 * static_cast<double>(i / (128 * 128) % 4)));
+    resize(sizes.inputs.V[i], std::exp2(3.0 * static_cast<double>(i / (128 * 128) % 4)));
+  }
+  all.push_back(course::ask(sizes.problem, sizes.inputs));
+  return all;
+}
+
 // What a step is asked: the same as all, and what it alone can get wrong. From 36 on: several pieces of work a CTA, sections of
-// heads, d = 256; from 40 on BF16.
+// heads, d = 256; from 40 on BF16; 41's other size.
 const std::vector<Question>& questions_of(const std::string& step) {
   static std::map<std::string, std::vector<Question>> asked;  // making one takes longer than a run
   std::vector<Question>& all = asked[step];
@@ -323,8 +401,14 @@ const std::vector<Question>& questions_of(const std::string& step) {
     all.push_back(question({1, 2, 70, 150, 64, false, 0, attention::Dtype::bf16}, "gaussian"));
     all.push_back(question({1, 1, 150, 300, 128, true, 0, attention::Dtype::bf16}, "outliers"));
   }
+  if (step == "41") {  // so many queries that three consumers are picked at d = 128
+    all.push_back(question({1, 1, 2100, 170, 128, false, 0}, "gaussian"));
+    all.push_back(question({1, 1, 8192, 200, 128, true, 0, attention::Dtype::bf16}, "gaussian"));
+  }
   if (fp8)
     for (Question& q : questions_in_fp8()) all.push_back(std::move(q));
+  if (step == "38")
+    for (Question& q : questions_of_blocks()) all.push_back(std::move(q));
   return all;
 }
 
@@ -359,4 +443,27 @@ TEST_CASE("the unchanged steps pass what rejects the mutants") {
       const Outcome outcome = run(step.library(Machine::simulated), q, Schedule::early);
       CHECK_MESSAGE(outcome.right(), step.name, ": ", outcome.message);
     }
+}
+
+// Which measures a kernel takes is chosen when it is compiled, and its precision says so.
+TEST_CASE("38: each measure can be left out") {
+  if (!is_chosen("38")) return;
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / ("measures-" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  const Step& step = course::find_step("38");
+  const std::vector<Question> asked = questions_of("38");
+  const std::string blocks = " blocks", hadamard = " hadamard", two_level = " two_level rounded_l";
+  for (int measures = 0; measures < 8; ++measures) {
+    const auto source = folder / "attention.cu", library = folder / ("measures" + std::to_string(measures) + ".so");
+    std::ofstream(source) << "#define FLASH_MEASURES " << measures << '\n' << text_of(step.folder() / "attention.cu");
+    const std::string error = course::build_kernel(source, step.name, library, 120);
+    REQUIRE_MESSAGE(error.empty(), error);
+    const std::string precision = course::StepLibrary(library).precision();
+    CHECK(precision == "fp8" + (measures & 1 ? blocks : "") + (measures & 2 ? hadamard : "") + (measures & 4 ? two_level : "") + " slack");
+    for (const Question& q : asked) {
+      const Outcome outcome = run(library, q, Schedule::early);
+      CHECK_MESSAGE(outcome.right(), precision, ": ", outcome.message);
+    }
+  }
+  std::filesystem::remove_all(folder);
 }

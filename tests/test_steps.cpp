@@ -80,6 +80,11 @@ std::string words(const Problem& p) {
 
 constexpr Dtype both_types[] = {Dtype::fp16, Dtype::bf16};
 
+// How many consumer warpgroups the launcher of 41 picks, as its function `pick` says.
+int64_t consumers_in_41(const Problem& p) {
+  return p.dim == 64 || (p.dim == 128 && p.seq_q >= (p.causal ? 8192 : 2048)) ? 3 : 2;
+}
+
 // What the twin of a step says that it moves, in bytes; -1 for a step without a twin here.
 struct Twin {
   int64_t read = -1, written = -1;
@@ -97,7 +102,11 @@ Twin twin_traffic(const Step& step, const Question& q) {
       {"31", [](const auto& head) {
          return tw::flash_attention_2(head, {.Br = head.d() == 64 ? 192 : 128, .Bc = head.d() == 256 ? 80 : 128});
        }},
-      {"37", [](const auto& head) { return tw::flash_attention_3_fp8(head, {.Br = head.d() == 256 ? 128 : 192, .Bc = 128}); }}};
+      {"37", [](const auto& head) { return tw::flash_attention_3_fp8(head, {.Br = head.d() == 256 ? 128 : 192, .Bc = 128}); }},
+      {"41", [&](const auto& head) {
+         const int64_t consumers = consumers_in_41(q.problem), d = head.d();
+         return tw::flash_attention_2(head, {.Br = 64 * consumers, .Bc = d == 64 || (d == 128 && consumers == 2) ? 128 : 80});
+       }}};
   // Steps that move what an earlier one moves have no line of their own.
   const std::map<std::string, std::string> same = {{"21", "20"}, {"22", "20"}, {"23", "20"}, {"24", "20"},
                                                    {"25", "20"}, {"30", "26"}, {"32", "31"}, {"33", "31"},
@@ -112,11 +121,12 @@ Twin twin_traffic(const Step& step, const Question& q) {
   if (step.number() >= "36") {
     const Problem& p = q.problem;
     const bool fp8 = precision(step) != "fp16";
-    const int64_t Br = p.dim == 64 || (fp8 && p.dim == 128) ? 192 : 128, Tr = (p.seq_q + Br - 1) / Br;
-    const int64_t heads = p.batch * p.heads;
+    const int64_t Br = step.number() == "41" ? 64 * consumers_in_41(p) : p.dim == 64 || (fp8 && p.dim == 128) ? 192 : 128;
+    const int64_t heads = p.batch * p.heads, Tr = (p.seq_q + Br - 1) / Br;
     // Every piece of work is taken by adding to a counter of 4 bytes (the ledger has that as written), which is cleared
-    // before; and Q is loaded even where a query block sees no key, so that its barriers keep step with the work.
-    result.written += heads * Tr * 4 + 4;
+    // before, but in 41 only if they differ; and Q is loaded even where a query block sees no key, so that its barriers keep
+    // step with the work.
+    if (step.number() != "41" || p.causal) result.written += heads * Tr * 4 + 4;
     for (int64_t i = 0; i < Tr; ++i) {
       const int64_t end = std::min(p.seq_q, (i + 1) * Br);
       if (p.visible_keys(end - 1) == 0) result.read += heads * (end - i * Br) * p.dim * (fp8 ? 1 : 2);
@@ -129,6 +139,19 @@ Twin twin_traffic(const Step& step, const Question& q) {
         const int64_t count = rows * p.dim, chunks = (count + 32767) / 32768;
         result.read += heads * (4 * count + chunks * chunks * 4);
         result.written += heads * (count + chunks * 4) + (count > 0 ? heads * 4 : 0);
+      }
+    }
+    if (step.number() == "38") {
+      // A block of 128 rows is read once with 2 bytes an element, and written with 1, V's last one up to its end; each has a
+      // descale.
+      const int64_t K_blocks = (p.seq_k + 127) / 128, V_end = K_blocks * 128;
+      result.read += heads * 2 * (p.seq_q + 2 * p.seq_k) * p.dim;
+      result.written += heads * (p.seq_q + p.seq_k + V_end) * p.dim + heads * ((p.seq_q + 127) / 128 + 2 * K_blocks) * 4;
+      for (int64_t i = 0; i < Tr; ++i) {
+        const int64_t end = std::min(p.seq_q, (i + 1) * Br), blocks = (p.visible_keys(end - 1) + 127) / 128;
+        // A consumer thread reads two descales for a key block, and one of Q if its warpgroup has a row.
+        result.read += heads * 128 * 4 * (Br / 64 * 2 * blocks + (end - i * Br + 63) / 64);
+        if (blocks == K_blocks) result.read += heads * (V_end - p.seq_k) * p.dim;  // the zeros behind V's last key
       }
     }
   }
@@ -240,6 +263,59 @@ TEST_CASE("36: more pieces of work than SMs, in sections of heads, the last of w
       }
 }
 
+// d = 64 and 256 are in the tests above, and so are two consumers at d = 128.
+TEST_CASE("41: the launcher picks by length and mask, and three consumers are right at d = 128") {
+  struct Shape {
+    int64_t heads, seq_q, seq_k;
+    bool causal;
+    int64_t query_blocks;  // of all heads
+    float scale = 0.088f;
+  };
+  // The fewest queries for three consumers and one less; more pieces of work than SMs; and a negative scale.
+  const std::vector<Shape> shapes = {{1, 2047, 1, false, 16},     {1, 2048, 81, false, 11}, {1, 2049, 333, false, 11},
+                                     {13, 2100, 100, false, 143}, {1, 2100, 90, false, 11, -0.3f},
+                                     {1, 8191, 150, true, 64},    {1, 8192, 700, true, 43}, {4, 8200, 161, true, 172}};
+  const auto& inputs = course::input_kinds();
+  size_t turn = 0;
+  for (const Step& step : steps()) {
+    if (step.number() != "41") continue;
+    for (const Shape& s : shapes)
+      for (Dtype dtype : both_types) {
+        const Problem p{1, s.heads, s.seq_q, s.seq_k, 128, s.causal, s.scale, dtype};
+        const std::string input = inputs[turn++ % inputs.size()].name;
+        const Question question = course::ask(p, course::make_inputs(input, p, turn));
+        INFO(step.name, " ", words(p), " input ", input);
+        const Outcome outcome = run(step, question, Schedule::random, turn);
+        CHECK_MESSAGE(outcome.right(), outcome.message);
+        if (machine() != Machine::simulated || !outcome.right()) continue;
+        check_ledger(step, question, outcome.ledger);
+        CHECK(outcome.ledger.ctas == static_cast<uint64_t>(std::min<int64_t>(s.query_blocks, 132) + s.causal));
+      }
+    for (bool causal : {false, true}) {
+      if (machine() != Machine::simulated) continue;
+      const Problem p{1, 1, causal ? 8192 : 2100, 170, 128, causal, 0.088f};
+      const Question question = course::ask(p, course::make_inputs("gaussian", p, 3));
+      for (Schedule schedule : {Schedule::early, Schedule::late, Schedule::random}) {
+        INFO(step.name, " ", words(p), " schedule ", static_cast<int>(schedule));
+        const Outcome outcome = run(step, question, schedule);
+        CHECK_MESSAGE(outcome.right(), outcome.message);
+      }
+    }
+  }
+}
+
+// Such a query block is through at once, and the next Q may come while some of its lanes have not even waited for theirs.
+TEST_CASE("40: a CTA takes query blocks that see no key, one after the other" * doctest::skip(machine() == Machine::gpu)) {
+  for (const Problem& p : {Problem{1, 100, 400, 7, 64, true, 0.125f}, Problem{1, 150, 300, 7, 128, true, 0.1f},
+                           Problem{1, 150, 300, 7, 256, true, 0.1f}})
+    for (const Step& step : steps())
+      if (step.number() >= "40")
+        for (uint64_t seed : {1, 2, 3}) {
+          const Outcome outcome = run(step, course::ask(p, course::make_inputs("gaussian", p, 4)), Schedule::random, seed);
+          CHECK_MESSAGE(outcome.right(), step.name, " ", words(p), ": ", outcome.message);
+        }
+}
+
 TEST_CASE("scales: zero, negative, tiny, huge") {
   for (float scale : {0.0f, -0.125f, -3.0f, 1e-10f, 0x1p80f, -0x1p80f})
     for (Dtype dtype : both_types) {
@@ -286,6 +362,7 @@ struct Probe {
   double LSE_error = 2e-3;
   bool fp8_too = false;
   bool bf16_too = true;   // false where Q and K need more than BF16's 8 bits
+  std::string from = {};  // the first step that is asked
 };
 
 std::vector<uint16_t> fill(const Problem& p, int64_t rows, const Element& f) {
@@ -298,6 +375,9 @@ std::vector<uint16_t> fill(const Problem& p, int64_t rows, const Element& f) {
 }
 
 void check_probe(const Probe& probe, const Problem& p) {
+  std::vector<Step> some = steps_that_take(p);
+  std::erase_if(some, [&](const Step& step) { return step.number() < probe.from; });
+  if (some.empty()) return;
   Question q{p, {fill(p, p.seq_q, probe.Q), fill(p, p.seq_k, probe.K), fill(p, p.seq_k, probe.V)}, {}, {}};
   q.exact.dim = p.dim;
   q.exact.index = attention::all_rows(p);
@@ -308,7 +388,7 @@ void check_probe(const Probe& probe, const Problem& p) {
     q.exact.LSE.push_back(probe.LSE ? probe.LSE(b, h, i) : from_reference.LSE[r]);
   }
   q.allowed = {probe.O_error * (p.dtype == Dtype::bf16 ? 8 : 1), infinity, probe.LSE_error};
-  for (const Step& step : steps_that_take(p)) {
+  for (const Step& step : some) {
     const bool fp8 = precision(step) != "fp16";
     if (fp8 && !probe.fp8_too) continue;
     if (fp8) q.fp8[precision(step)] = std::make_shared<Question>(Question{p, q.inputs, q.exact, q.allowed});
@@ -322,7 +402,7 @@ void check_probe(const Probe& probe) {
   check_probe(probe, probe.problem);
   Problem in_bf16 = probe.problem;
   in_bf16.dtype = Dtype::bf16;
-  if (probe.bf16_too && !steps_that_take(in_bf16).empty()) check_probe(probe, in_bf16);
+  if (probe.bf16_too) check_probe(probe, in_bf16);
 }
 
 const Element value_is_key = [](int64_t, int64_t, int64_t j, int64_t) { return static_cast<double>(j); };
@@ -461,6 +541,33 @@ TEST_CASE("closed form: plain means at every number of keys") {
     check_probe({"mean", {1, 3, 65, n, 64, false, 0.125f}, zero, zero, value_is_key, [N](auto...) { return (N - 1) / 2; },
                  [N](auto...) { return std::log(N); }, 1e-3 * N});
   }
+}
+
+// So many queries that 41 picks three consumers.
+TEST_CASE("closed form: many queries at d = 128") {
+  check_probe({"V[j][c] = c", {1, 1, 2050, 129, 128, false, 0.088f}, random_up_to(3), random_up_to(3),
+               [](int64_t, int64_t, int64_t, int64_t c) { return static_cast<double>(c); },
+               [](int64_t, int64_t, int64_t, int64_t c) { return static_cast<double>(c); }, {}, 0.4, 2e-3, false, true, "41"});
+  check_probe({"V[j][c] = 2^((c + 3h) mod 7)", {1, 2, 2048, 161, 128, false, 0.088f}, zero, zero,
+               [](int64_t, int64_t h, int64_t, int64_t c) { return std::exp2(static_cast<double>((c + 3 * h) % 7)); },
+               [](int64_t, int64_t h, int64_t, int64_t c) { return std::exp2(static_cast<double>((c + 3 * h) % 7)); },
+               [](auto...) { return std::log(161.0); }, 6.4e-2, 2e-3, false, true, "41"});
+  check_probe({"weights 2^j", {1, 1, 2048, 130, 128, false, 0.69314718f},
+               [](int64_t, int64_t, int64_t i, int64_t c) { return c == 0 && i % 2 ? 1.0 : 0.0; },
+               [](int64_t, int64_t, int64_t j, int64_t c) { return c == 0 ? static_cast<double>(j) : 0.0; }, value_is_key,
+               [](int64_t, int64_t, int64_t i, int64_t) { return i % 2 ? 128.0 : 64.5; },
+               [](int64_t, int64_t, int64_t i) { return i % 2 ? 130 * std::log(2) : std::log(130.0); }, 0.25, 2e-3, false, true,
+               "41"});
+  const double nan = std::nan("");
+  check_probe({"a NaN in the last of few keys, causal", {1, 1, 8200, 130, 128, true, 0.088f}, zero,
+               [nan](int64_t, int64_t, int64_t j, int64_t) { return j == 129 ? nan : 0.0; }, value_is_key,
+               [nan](int64_t, int64_t, int64_t i, int64_t) {
+                 return i == 8199 ? nan : i < 8070 ? 0.0 : static_cast<double>(i - 8070) / 2;
+               },
+               [nan](int64_t, int64_t, int64_t i) {
+                 return i == 8199 ? nan : i < 8070 ? -infinity : std::log(static_cast<double>(i) - 8069);
+               },
+               6.4e-2, 2e-3, false, true, "41"});
 }
 
 namespace {

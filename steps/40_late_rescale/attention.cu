@@ -142,8 +142,8 @@ __device__ __forceinline__ void start_PV(float (&O)[d / 2], uint32_t (&P)[Bc<d> 
 }
 
 // Turns the scores of a block into weights. Element x of S is in row x / 2 % 2 of the lane's two, in column 2q + x / 4 * 8 +
-// x % 2. If a row's maximum is replaced, in any row of the warp, the result is true, and `keep` is what O is to be
-// multiplied by.
+// x % 2. If a row's maximum is replaced, in any row of the warp, the result is true, `keep` is what O is to be multiplied by,
+// and `small` is decided anew.
 //! [softmax]
 template <int count>
 __device__ __forceinline__ bool softmax(float (&S)[count], float (&m)[2], float (&l)[2], float (&keep)[2], bool& small,
@@ -285,7 +285,10 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
     wgmma_wait<0>(O, P);  // it is done
     release(shared.V_empty[n++ % stages]);
   }
-  if (!O_over_Q<d>) release(shared.Q_empty[w]);
+  if (!O_over_Q<d>) {
+    __syncwarp();  // all lanes have waited for Q; if there was no key, nothing else has made sure of that
+    release(shared.Q_empty[w]);
+  }
 
   //! [store]
   if (threadIdx.x % 128 == 0) tma_wait_read<0>();  // the last O has left shared memory,

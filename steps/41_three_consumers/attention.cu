@@ -8,7 +8,7 @@
 //
 // Registers: producer 32 a thread with three consumers, 40 with two (d = 256: 24), consumers 160, 232 (240). Shared memory:
 // K and V twice 16 / 20 or 32 / 40 KB each (d = 64 / 128 / 256), Q 8 / 16 / 32 KB a consumer, O as much again, but at
-// d = 256 in Q's place: 112 or 96 / 176 or 192 / 224 KB. Workspace: 4 bytes, the counter.
+// d = 256 in Q's place: 112 or 96 / 176 or 192 / 224 KB. Workspace: 4 bytes, the counter. T, half or bfloat16, is as in 40.
 
 #include <hardware/bfloat16.h>
 #include <hardware/half.h>
@@ -37,10 +37,12 @@ constexpr int Bc = d == 64 || (d == 128 && consumers == 2) ? 128 : 80;  // rows 
 template <int consumers>
 constexpr int threads = 128 * (1 + consumers);
 constexpr int stages = 2;                        // tiles of K and of V
+//! [registers]
 template <int d, int consumers>
 constexpr int producer_registers = consumers == 3 ? 32 : d == 256 ? 24 : 40;
 template <int d, int consumers>
 constexpr int consumer_registers = consumers == 3 ? 160 : d == 256 ? 240 : 232;
+//! [registers]
 template <int d>
 constexpr bool pingpong = d == 64;               // above 64 the softmax is short beside the products
 template <int d>
@@ -138,8 +140,8 @@ __device__ __forceinline__ void start_PV(float (&O)[d / 2], uint32_t (&P)[Bc<d, 
 }
 
 // Turns the scores of a block into weights. Element x of S is in row x / 2 % 2 of the lane's two, in column 2q + x / 4 * 8 +
-// x % 2. If a row's maximum is replaced, in any row of the warp, the result is true, and `keep` is what O is to be
-// multiplied by.
+// x % 2. If a row's maximum is replaced, in any row of the warp, the result is true, `keep` is what O is to be multiplied by,
+// and `small` is decided anew.
 //! [softmax]
 template <int count>
 __device__ __forceinline__ bool softmax(float (&S)[count], float (&m)[2], float (&l)[2], float (&keep)[2], bool& small,
@@ -187,20 +189,25 @@ __device__ __forceinline__ bool softmax(float (&S)[count], float (&m)[2], float 
 template <int d, int consumers>
 __device__ __forceinline__ void produce(SharedMemory<d, consumers>& shared, const TensorMap& Q, const TensorMap& K,
                                         const TensorMap& V, Shape shape, int head, int i, int turn, unsigned& n) {
-  for (int w = 0; w < consumers; ++w) {
-    mbarrier_wait(shared.Q_empty[w], turn % 2 ^ 1);  // the consumer no longer needs the last Q
-    mbarrier_expect(shared.Q_full[w], sizeof shared.Q[w]);
-    tma_load(&shared.Q[w], Q, shared.Q_full[w], 0, i * Br<consumers> + 64 * w, 0, head);
-  }
-  for (int j = shape.key_blocks<d, consumers>(i) - 1; j >= 0; --j, ++n) {
+  auto load_Q = [&] {
+    for (int w = 0; w < consumers; ++w) {
+      mbarrier_wait(shared.Q_empty[w], turn % 2 ^ 1);  // the consumer no longer needs the last Q
+      mbarrier_expect(shared.Q_full[w], sizeof shared.Q[w]);
+      tma_load(&shared.Q[w], Q, shared.Q_full[w], 0, i * Br<consumers> + 64 * w, 0, head);
+    }
+  };
+  const int Tc = shape.key_blocks<d, consumers>(i);
+  for (int j = Tc - 1; j >= 0; --j, ++n) {
     const unsigned stage = n % stages;
     mbarrier_wait(shared.K_empty[stage], parity(n) ^ 1);  // all consumers have multiplied by what lay there
     mbarrier_expect(shared.K_full[stage], sizeof shared.K[stage]);
     tma_load(&shared.K[stage], K, shared.K_full[stage], 0, j * Bc<d, consumers>, 0, head);
+    if (j == Tc - 1) load_Q();                            // behind K, for whose tile there is room earlier
     mbarrier_wait(shared.V_empty[stage], parity(n) ^ 1);  // the same of V
     mbarrier_expect(shared.V_full[stage], sizeof shared.V[stage]);
     tma_load(&shared.V[stage], V, shared.V_full[stage], 0, j * Bc<d, consumers>, 0, head);
   }
+  if (Tc == 0) load_Q();
 }
 //! [producer]
 
@@ -269,20 +276,24 @@ __device__ __forceinline__ void consume(SharedMemory<d, consumers>& shared, cons
     start_QK<T, d, consumers>(S, Q, advance(K, n % stages * sizeof shared.K[0]));
     wgmma_wait<0>(S);  // it is done
     release(shared.K_empty[n % stages]);
-    hide(Tc - 1);
+    const int plain = shape.sign == 1 ? shape.visible_keys(first_row) / Bc<d, consumers> : 0;  // blocks that all rows see
+    if (Tc > plain) hide(Tc - 1);
     raised = softmax(S, m, l, keep, small, c);
     pack_P();
     int j = Tc - 2;
-    const int plain = shape.sign == 1 ? shape.visible_keys(first_row) / Bc<d, consumers> : 0;  // blocks that all rows see
     for (; j >= plain; --j) block(j, true);
     for (; j >= 0; --j) block(j, false);
+    if (!O_over_Q<d>) release(shared.Q_empty[w]);  // the last Q K^T is done
     if (raised) rescale_O();
     mbarrier_wait(shared.V_full[n % stages], parity(n));  // the first V block has landed
     start_PV<T, d, consumers>(O, P, advance(V, n % stages * sizeof shared.V[0]));
     wgmma_wait<0>(O, P);  // it is done
     release(shared.V_empty[n++ % stages]);
   }
-  if (!O_over_Q<d>) release(shared.Q_empty[w]);
+  if (!O_over_Q<d> && Tc == 0) {
+    __syncwarp();  // all lanes have waited for Q; where there are keys, their products have made sure of that
+    release(shared.Q_empty[w]);
+  }
 
   //! [store]
   if (threadIdx.x % 128 == 0) tma_wait_read<0>();  // the last O has left shared memory,
@@ -326,6 +337,7 @@ __global__ void __launch_bounds__(threads<consumers>, 1)
                      unsigned* counter,                    // how often a CTA has asked for another piece of work
                      Shape shape) {
   auto& shared = *dynamic_shared<SharedMemory<d, consumers>>();
+  //! [barriers]
   if (threadIdx.x == 0) {
     for (int w = 0; w < consumers; ++w) {
       mbarrier_init(shared.Q_full[w], 1);
@@ -338,6 +350,7 @@ __global__ void __launch_bounds__(threads<consumers>, 1)
     mbarrier_init(shared.work_full, 1), mbarrier_init(shared.work_empty, 128 * consumers);
     fence_mbarrier_init();  // the copy engine sees them
   }
+  //! [barriers]
   __syncthreads();  // and so do all threads
   //! [roles]
   const unsigned all = shape.heads * ((shape.Nq + Br<consumers> - 1) / Br<consumers>);  // pieces of work
@@ -396,7 +409,8 @@ void start(const Tensors& t, const Device& device, Shape shape) {
 //! [pick]
 template <typename T>
 void pick(const Problem& p, const Tensors& t, const Device& device, Shape shape) {
-  const bool three = p.dim == 64 || p.seq_q >= (p.causal ? 8192 : 2048);
+  const int64_t enough = p.dim == 64 ? (p.causal ? 2048 : 0) : p.causal ? 8192 : 2048;  // queries for three consumers
+  const bool three = p.seq_q >= enough;
   if (p.dim == 64) three ? start<T, 64, 3>(t, device, shape) : start<T, 64, 2>(t, device, shape);
   if (p.dim == 128) three ? start<T, 128, 3>(t, device, shape) : start<T, 128, 2>(t, device, shape);
   if (p.dim == 256) start<T, 256, 2>(t, device, shape);
