@@ -126,7 +126,7 @@ TEST_CASE("every altered synchronization call is rejected, or known to be harmle
     std::vector<Question> asked = everyone;
     if (step.number() == "27") asked.push_back(many_blocks);
     if (step.number() >= "30") asked.insert(asked.end(), {many_keys, many_heads});
-    if (step.number() >= "40") asked.push_back(no_key);
+    if (step.number() >= "36") asked.push_back(no_key);
     if (step.number() == "41") asked.push_back(many_queries);
     const auto library = step.library(Machine::simulated);
     const std::string text = text_of(step.folder() / "attention.cu");
