@@ -4,7 +4,7 @@
     python3 docs/charts.py --check   compares the data inside with docs/results, and exits 1 if a chart is stale
 
     ladder.svg   speed of every step at the standard shape, from the newest bench file; PyTorch's FlashAttention-2, cuDNN,
-                 FlashAttention-3 and a large matrix product as lines, from the newest peers-ladder-*.csv
+                 FlashAttention-3 and a large matrix product as lines, each from the newest peers-2*.csv that has it
     bias.svg     by how much O is too small or too large where V has mean 1, from the newest accuracy-*.csv
 """
 
@@ -23,15 +23,24 @@ FIGURES = tables.ROOT / "docs/figures"
 
 def ladder_data():
     """Steps in order with TFLOP/s (full mask, burst), and the lines to compare with."""
-    rows, name = tables.results()
+    rows = tables.results()
     if not rows:
         return None
     steps = sorted({r["step"] for r in rows})
     speeds = {s: float(row["tflops"]) for s in steps if (row := tables.standard(rows, s, 0, "burst"))}
-    peers, peers_name = tables.newest("peers-ladder-*.csv")
-    lines = {r["competitor"]: float(r["tflops"]) for r in peers
-             if r["protocol"] == "burst" and not r["competitor"][0].isdigit()}
-    return {"steps": speeds, "lines": lines, "from": [name, str(peers_name)]}
+    lines, files = {}, [rows[0]["file"]]
+    for peer in NAMES:
+        found, file = tables.newest("peers-2*.csv", lambda r: r["competitor"] == peer and at_standard_shape(r))
+        for r in found:
+            if r["competitor"] == peer and at_standard_shape(r) and r["protocol"] == "burst":
+                lines[peer] = float(r["tflops"])
+        files += [str(file)] if found and str(file) not in files else []
+    return {"steps": speeds, "lines": lines, "from": files}
+
+
+def at_standard_shape(r):
+    return r["competitor"] == "matmul" or (
+        (r["batch"], r["heads"], r["seq_q"], r["seq_k"], r["dim"], r["causal"]) == ("2", "16", "8192", "8192", "128", "0"))
 
 
 def bias_data():
