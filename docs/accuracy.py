@@ -1,10 +1,9 @@
 """Measures the error of the FP16 and FP8 steps, and of FlashAttention-3's own kernels, against float64, on a GPU.
 
-    python3 docs/accuracy.py --compile my/accuracy      needs nvcc, no GPU: 38_fp8_accuracy with some of its measures
-    python3 docs/accuracy.py --lib build/cuda/bin/steps,my/accuracy --npy my/qkv --csv accuracy.csv
+    python3 docs/accuracy.py --lib build/cuda/bin/steps,my/variants --npy my/qkv --csv accuracy.csv
 
-The second command needs PyTorch, a CUDA build, and what docs/peers.py says of FlashAttention-3. docs/capture_qkv.py writes
-my/qkv. Tables; B=1, and H * D = 2048, but 2 heads in bias:
+Needs PyTorch, a CUDA build, and what docs/peers.py says of FlashAttention-3. docs/variants.py writes my/variants, which has
+38_fp8_accuracy with some of its measures; docs/capture_qkv.py writes my/qkv. Tables; B=1, and H * D = 2048, but 2 heads in bias:
 
     outliers  Q, K, V from N(0, 1) + N(0, 100) * Bernoulli(0.001), as in FlashAttention-3's paper: 100 is the variance, so
               an element in a thousand gets 10 times a normal number added
@@ -37,7 +36,6 @@ problem is named and skipped.
 
 import argparse
 import collections
-import concurrent.futures
 import csv
 import datetime
 import functools
@@ -45,20 +43,17 @@ import itertools
 import math
 import pathlib
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 
 try:
     import torch
     from peers import FlashAttention3, Step, Tensors
-except ImportError as error:  # --compile needs neither
+except ImportError as error:
     torch, absent = None, error
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 DEVICE = "cuda"
-MEASURES = {"plain": 0, "blocks": 1, "hadamard": 2, "two_level": 4}  # bits of FLASH_MEASURES; the step itself has all
+MEASURES = ("plain", "blocks", "hadamard", "two_level")  # variants of 38; the step itself has all
 TABLES = ("outliers", "gaussian", "logits8", "real", "bias")
 COLUMNS = ("rmse", "relative_rms", "gain_percent", "gain_quantized_percent", "lse_error")
 
@@ -157,27 +152,6 @@ def competitors(args):
         print(f"fa3 and fa3fp8 skipped: {str(error).splitlines()[0]}")
     field += [Competitor(f"exact of {inputs}", True, inputs, None) for inputs in list(INPUTS)[1:]]
     return sorted(field, key=lambda c: c.fp8)  # FP16 first; else the order stays
-
-
-def compile_variants(folder, source):
-    """Compiles a step's attention.cu once for each of MEASURES."""
-    number = source.name[:2]
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def one(variant):
-        library = folder / f"{number}_{variant}.gpu.so"
-        with tempfile.TemporaryDirectory() as scratch:
-            unit = pathlib.Path(scratch) / "unit.cu"
-            unit.write_text(f'#include "{source / "attention.cu"}"\n#include <steps/course/step_interface_body.h>\n')
-            subprocess.run(["nvcc", "-O3", "-std=c++20", "-gencode", "arch=compute_90a,code=sm_90a", f"-DSTEP=step_{number}",
-                            f"-DFLASH_MEASURES={MEASURES[variant]}", f"-I{ROOT}/steps", f"-I{ROOT}", "-shared",
-                            "-Xcompiler", "-fPIC,-fvisibility=hidden",
-                            "-Xlinker", f"--version-script={ROOT}/steps/exports.map", unit,
-                            ROOT / "build/cuda/reference_cpu/libreference.a", "-o", library], check=True)
-        print(library, flush=True)
-
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        list(pool.map(one, MEASURES))
 
 
 # --- problems ----------------------------------------------------------------------------------------------------------
@@ -282,8 +256,6 @@ def text(number):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--compile", type=pathlib.Path, metavar="FOLDER", help="compile 38's variants into it, and end")
-    parser.add_argument("--source", type=pathlib.Path, default=ROOT / "steps/38_fp8_accuracy", help="of what to compile")
     parser.add_argument("--lib", default="build/cuda/bin/steps", help="folders with *.gpu.so, comma-separated")
     parser.add_argument("--steps", default="36,37,38", help="comma-separated beginnings of names; all if empty")
     parser.add_argument("--tables", default=",".join(TABLES))
@@ -297,9 +269,6 @@ def main():
     args = parser.parse_args()
     if unknown := set(args.tables.split(",")) - set(TABLES):
         parser.error(f"no such table: {', '.join(sorted(unknown))}")
-    if args.compile:
-        compile_variants(args.compile, args.source.resolve())
-        return 0
     if torch is None or not torch.cuda.is_available():
         print("PyTorch sees no GPU; nothing can be measured here." if torch else f"PyTorch is absent: {absent}")
         return 77

@@ -78,7 +78,7 @@ class Step:
         tensors = Tensors(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse.data_ptr(),
                           workspace.data_ptr(), workspace.numel())
 
-        def launch(keep=(problem, tensors, workspace, q, k, v)):
+        def launch(keep=(problem, tensors, workspace, q, k, v, out, lse)):
             stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
             if self.library.flash_attention(ctypes.byref(problem), ctypes.byref(tensors), stream, self.error, 1000):
                 raise RuntimeError(self.error.value.decode())
@@ -227,10 +227,11 @@ def sm_clock():
 
 
 def protocols(launch):
-    """Median ms of a launch and number of replays of burst and steady; the note says if a launch outlasts the window."""
+    """Of burst and steady the median ms of a launch, the number of replays, the launches in each, and a note if one outlasts
+    the window."""
     graph, count = graph_of(launch)
     result = measure(graph.replay)
-    return {p: (ms / count, replays, note) for p, (ms, replays, note) in result.items()}
+    return {p: (ms / count, replays, count, note) for p, (ms, replays, note) in result.items()}
 
 
 def measure(launch):
@@ -266,6 +267,12 @@ def copy_bandwidth():
     return 2 * source.numel() / statistics.median(times) / 1e9
 
 
+def matmul(dtype):
+    """What a large product of two matrices reaches, C = A B with 8192 x 8192 elements each: the GPU's ceiling in practice."""
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=dtype) for _ in range(2))
+    return 2 * 8192 ** 3, protocols(lambda: torch.matmul(a, b))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lib", default="build/cuda/bin/steps", help="folder with the steps' *.gpu.so")
@@ -274,7 +281,7 @@ def main():
     parser.add_argument("--lengths", default="2048,4096,8192,16384", help="16384 tokens in all, hidden size 2048")
     parser.add_argument("--causal", default="0,1")
     parser.add_argument("--shapes", default="", help="BxHxSqxSkxD,... instead of --dims and --lengths; full mask")
-    parser.add_argument("--backends", default="fa2,cudnn,fa3", help="any of fa2, cudnn, fa3, fa3fp8, none")
+    parser.add_argument("--backends", default="fa2,cudnn,fa3", help="any of fa2, cudnn, fa3, fa3fp8, matmul, none")
     parser.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"))
     parser.add_argument("--csv", default="peers.csv")
     args = parser.parse_args()
@@ -289,8 +296,14 @@ def main():
     stamp = [datetime.date.today().isoformat(), name, torch.__version__, torch.version.cuda]
     with open(args.csv, "w", newline="") as file:
         table = csv.writer(file)
-        table.writerow("date,gpu,torch,cuda,protocol,competitor,batch,heads,seq_q,seq_k,dim,causal,dtype,ms_median,launches,"
-                       "tflops,sm_clock_mhz,verified,note".split(","))
+        table.writerow("date,gpu,torch,cuda,protocol,competitor,batch,heads,seq_q,seq_k,dim,causal,dtype,ms_median,replays,"
+                       "launches_a_replay,tflops,sm_clock_mhz,verified,note".split(","))
+        if "matmul" in args.backends.split(","):
+            flops, result = matmul(dtype)
+            for protocol, (ms, replays, count, note) in result.items():
+                table.writerow(stamp + [protocol, "matmul", 1, 1, 8192, 8192, 8192, 0, args.dtype, f"{ms:.4f}", replays, count,
+                                        f"{flops / ms / 1e9:.1f}", sm_clock(), "", "not attention"])
+            print(f"{args.dtype} matmul " + "/".join(f"{flops / r[0] / 1e9:.0f}" for r in result.values()))
         for batch, heads, seq_q, seq_k, dim, causal in problems(args):
             torch.manual_seed(1)
             q, k, v = (torch.randn(batch, heads, rows, dim, device="cuda", dtype=dtype)
@@ -314,10 +327,10 @@ def main():
                     continue
                 result = protocols(launch)
                 clock = sm_clock()
-                for protocol, (ms, count, note) in result.items():
+                for protocol, (ms, replays, count, note) in result.items():
                     table.writerow(stamp + [protocol, competitor.name, batch, heads, seq_q, seq_k, dim,
-                                            int(causal), args.dtype, f"{ms:.4f}", count, f"{flops / ms / 1e9:.1f}", clock,
-                                            int(right), note or competitor.note])
+                                            int(causal), args.dtype, f"{ms:.4f}", replays, count, f"{flops / ms / 1e9:.1f}",
+                                            clock, int(right), note or competitor.note])
                 line += f"  {competitor.name} " + "/".join(f"{flops / r[0] / 1e9:.0f}" for r in result.values())
                 if seq_q <= 16:  # decoding is bound by reading K and V
                     gigabytes = 4 * batch * heads * seq_k * dim / 1e9

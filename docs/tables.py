@@ -15,6 +15,8 @@ Blocks stand between <!-- ledger ... --> or <!-- measured ... --> and <!-- end -
     <!-- measured accuracy -->    errors of FP16 and FP8 on outliers, beside FlashAttention-3's paper, from accuracy-*.csv;
                                   accuracy gaussian, accuracy logits8 and accuracy real: on other inputs
     <!-- measured bias 128 -->    how much smaller O is if V has a mean, at this head dimension, from the same files
+    <!-- measured halves -->      what each decision of 40 is worth, from peers-halves-*.csv
+    <!-- measured pick -->        two consumers against three, from peers-pick-*.csv
     <!-- measured fp8 38 -->      an FP8 step with and without its quantizer beside fa3fp8, from peers-fp8-*.csv
 """
 
@@ -183,8 +185,10 @@ def measured_peers(number):
     for (dim, causal, batch, seq_q, seq_k), cell in cells.items():
         speeds = ["/".join(f"{cell[n, p]:.0f}" if (n, p) in cell else "–" for p in ("burst", "steady"))
                   for n in [ours] + others]
-        # The clock is higher in a burst. A rival that is slower there was launched more slowly than it computes.
-        slow = rival == "fa3" and (seq_q <= 1024 or cell[rival, "burst"] < cell[rival, "steady"])
+        # Before CUDA graphs were used, short problems timed the launches too. The clock is higher in a burst: a rival that is
+        # slower there was launched more slowly than it computes.
+        slow = (rival == "fa3" and "launches_a_replay" not in rows[0] and
+                (seq_q <= 1024 or cell[rival, "burst"] < cell[rival, "steady"]))
         ratio = "launch-bound" if slow else " / ".join(f"{cell[ours, p] / cell[rival, p]:.2f}" for p in ("burst", "steady"))
         lines.append(f"| {dim} | {'causal' if causal else 'full'} | {batch}, {seq_q}, {seq_k} | " + " | ".join(speeds) +
                      f" | {ratio} |")
@@ -295,6 +299,40 @@ def measured_ablation():
                                f"Data: [{name.name}](/{name}).\n")
 
 
+def measured_halves():
+    """Variants of 40 (docs/variants.py) side by side."""
+    rows, name = newest("peers-halves-*.csv")
+    if not rows:
+        return "Not measured yet.\n"
+    cells, names = peers_cells(rows)
+    what = {"40_always": "40, but O is rescaled in every block", "40_threshold_0": "40, but whenever the maximum rises",
+            "40_not_late": "40, but before the next Q K^T", "40_turns": "40, with turns at d = 128 too",
+            "40_no_turns": "40, without turns at d = 64 too", "fa3": "FlashAttention-3"}
+    lines = ["| | " + " | ".join(f"d={dim}" for dim, *_ in cells) + " |", "|---|" + "---:|" * len(cells)]
+    for n in sorted(names, key=lambda n: (n[0] > "9", n[:2], n not in what, n)):
+        speeds = ["/".join(f"{cell[n, p]:.0f}" for p in ("burst", "steady")) for cell in cells.values()]
+        lines.append(f"| {what.get(n, n)} | {' | '.join(speeds)} |")
+    r = rows[0]
+    return "\n".join(lines) + (f"\n\nTFLOP/s, burst/steady, full mask, B={r['batch']}, N={r['seq_q']}, hidden size 2048, in one run. "
+                               f"{r['gpu']}, {r['date']}. Data: [{name.name}](/{name}).\n")
+
+
+def measured_pick():
+    rows, name = newest("peers-pick-*.csv")
+    if not rows:
+        return "Not measured yet.\n"
+    cells, _ = peers_cells(rows)
+    lines = ["| d | mask | B, N | two consumers | three | three / two, burst / steady |", "|---:|---|---|---:|---:|---:|"]
+    for (dim, causal, batch, seq, _), cell in cells.items():
+        two, three = ([cell[n, p] for p in ("burst", "steady")] for n in ("41_two", "41_three"))
+        lines.append(f"| {dim} | {'causal' if causal else 'full'} | {batch}, {seq} | " + " | ".join(
+            "/".join(f"{v:.0f}" for v in pair) for pair in (two, three)) +
+            " | " + " / ".join(f"{b / a:.2f}" for a, b in zip(two, three)) + " |")
+    r = rows[0]
+    return "\n".join(lines) + (f"\n\nTFLOP/s, burst/steady, hidden size 2048, in one run. {r['gpu']}, {r['date']}. "
+                               f"Data: [{name.name}](/{name}).\n")
+
+
 def measured_decode():
     name = sorted(ROOT.glob("docs/results/*/decode-*.csv"))[-1]
     with open(name, newline="") as file:
@@ -345,13 +383,9 @@ def main():
             if kind == "ledger":
                 body = ledger_block(args.course, steps, what)
             else:
-                body = (measured_ladder(steps) if what == ["ladder"] else
-                        measured_peers(what[1]) if what[0] == "peers" else
-                        measured_fp8(what[1]) if what[0] == "fp8" else
-                        measured_accuracy(*what[1:]) if what[0] == "accuracy" else
-                        measured_bias(*what[1:]) if what[0] == "bias" else
-                        measured_decode() if what == ["decode"] else measured_ablation() if what == ["ablation"] else
-                        measured_mutants() if what == ["mutants"] else measured_step(steps, what[0]))
+                block = globals().get(f"measured_{what[0]}")  # a step's block bears the step's name
+                body = (measured_step(steps, what[0]) if block is None else
+                        block(steps) if what == ["ladder"] else block(*what[1:]))
             # Relative links, so that they work on any host.
             up = "../" * (len(page.relative_to(ROOT).parts) - 1)
             return match[1] + body.replace("](/", "](" + up) + match[5]

@@ -312,9 +312,10 @@ std::vector<Question> questions_of(const std::string& step) {
     all.push_back(question({1, 2, 70, 150, 64, false, 0, attention::Dtype::bf16}, "gaussian"));
     all.push_back(question({1, 1, 150, 300, 128, true, 0, attention::Dtype::bf16}, "outliers"));
   }
-  if (step == "41") {  // so many queries that three consumers are picked at d = 128
+  if (step == "41") {  // so many queries that three consumers are picked
     all.push_back(question({1, 1, 2100, 170, 128, false, 0}, "gaussian"));
     all.push_back(question({1, 1, 8192, 200, 128, true, 0, attention::Dtype::bf16}, "gaussian"));
+    all.push_back(question({1, 13, 2100, 150, 64, true, 0}, "gaussian"));
   }
   if (step == "37" || step == "38")
     for (Question& q : questions_in_fp8()) all.push_back(std::move(q));

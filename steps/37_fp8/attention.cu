@@ -268,12 +268,12 @@ __device__ __forceinline__ void produce(SharedMemory<d>& shared, const TensorMap
     tma_load(&shared.V[stage], V, shared.V_landed[stage], 0, j * Bc, 0, head);
   };
   if (leader) {
+    for (int x = 0; x < min(ahead, Tc); ++x) load_K(Tc - 1 - x, n + x), load_V(Tc - 1 - x, n + x);
     for (int w = 0; w < consumers<d>; ++w) {
       mbarrier_wait(shared.Q_empty[w], turn % 2 ^ 1);  // the consumer no longer needs the last Q
       mbarrier_expect(shared.Q_full[w], sizeof shared.Q[w]);
       tma_load(&shared.Q[w], Q, shared.Q_full[w], 0, i * Br<d> + 64 * w, 0, head);
     }
-    for (int x = 0; x < min(ahead, Tc); ++x) load_K(Tc - 1 - x, n + x), load_V(Tc - 1 - x, n + x);
   }
   for (int j = Tc - 1; j >= 0; --j, ++n) {
     if (leader && j >= ahead) load_K(j - ahead, n + ahead);
@@ -340,6 +340,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
     wgmma_wait<0>(S);                      // it is done
     named_barrier_arrive(next_turn, 256);  // the next consumer's turn
     release(shared.K_empty[stage]);
+    if (j == 0) release(shared.Q_empty[w]);  // the last Q K^T is done
     if (hides) hide(j);
     softmax(S, m, l, keep, c);
     pack_P();
@@ -356,7 +357,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
   const int plain = shape.sign == 1 ? shape.visible_keys(first_row) / Bc : 0;  // blocks that all rows see
   for (; j >= plain; --j) block(j, true);
   for (; j >= 0; --j) block(j, false);
-  release(shared.Q_empty[w]);
+  if (Tc == 0) release(shared.Q_empty[w]);
 
   //! [store]
   if (threadIdx.x % 128 == 0) tma_wait_read<0>();  // the last O has left shared memory,

@@ -222,20 +222,25 @@ __device__ __forceinline__ bool softmax(float (&S)[count], float (&m)[2], float 
 template <int d>
 __device__ __forceinline__ void produce(SharedMemory<d>& shared, const TensorMap& Q, const TensorMap& K,
                                         const TensorMap& V, Shape shape, int head, int i, int turn, unsigned& n) {
-  for (int w = 0; w < consumers<d>; ++w) {
-    mbarrier_wait(shared.Q_empty[w], turn % 2 ^ 1);  // the consumer no longer needs the last Q
-    mbarrier_expect(shared.Q_full[w], sizeof shared.Q[w]);
-    tma_load(&shared.Q[w], Q, shared.Q_full[w], 0, i * Br<d> + 64 * w, 0, head);
-  }
-  for (int j = shape.key_blocks<d>(i) - 1; j >= 0; --j, ++n) {
+  auto load_Q = [&] {
+    for (int w = 0; w < consumers<d>; ++w) {
+      mbarrier_wait(shared.Q_empty[w], turn % 2 ^ 1);  // the consumer no longer needs the last Q
+      mbarrier_expect(shared.Q_full[w], sizeof shared.Q[w]);
+      tma_load(&shared.Q[w], Q, shared.Q_full[w], 0, i * Br<d> + 64 * w, 0, head);
+    }
+  };
+  const int Tc = shape.key_blocks<d>(i);
+  for (int j = Tc - 1; j >= 0; --j, ++n) {
     const unsigned stage = n % stages;
     mbarrier_wait(shared.K_empty[stage], parity(n) ^ 1);  // all consumers have multiplied by what lay there
     mbarrier_expect(shared.K_full[stage], sizeof shared.K[stage]);
     tma_load(&shared.K[stage], K, shared.K_full[stage], 0, j * Bc, 0, head);
+    if (j == Tc - 1) load_Q();                            // behind K, for whose tile there is room earlier
     mbarrier_wait(shared.V_empty[stage], parity(n) ^ 1);  // the same of V
     mbarrier_expect(shared.V_full[stage], d * Bc);        // without the ones, which stay
     tma_load(&shared.V[stage], V, shared.V_full[stage], 0, 0, j, head);
   }
+  if (Tc == 0) load_Q();
 }
 //! [producer]
 
@@ -339,6 +344,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
     wgmma_wait<0>(S);                         // it is done
     named_barrier_arrive(next_turn, 256);     // the next consumer's turn
     release(shared.K_empty[stage]);
+    if (j == 0) release(shared.Q_empty[w]);  // the last Q K^T is done
     if (hides) hide(j);
     const bool raised = softmax(S, m, l, keep, small, c);
     pack_P();
@@ -358,7 +364,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
   const int plain = shape.sign == 1 ? shape.visible_keys(first_row) / Bc : 0;  // blocks that all rows see
   for (; j >= plain; --j) block(j, true);
   for (; j >= 0; --j) block(j, false);
-  release(shared.Q_empty[w]);
+  if (Tc == 0) release(shared.Q_empty[w]);
 
   //! [store]
   if (threadIdx.x % 128 == 0) tma_wait_read<0>();  // the last O has left shared memory,

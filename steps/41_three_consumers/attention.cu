@@ -189,20 +189,25 @@ __device__ __forceinline__ bool softmax(float (&S)[count], float (&m)[2], float 
 template <int d, int consumers>
 __device__ __forceinline__ void produce(SharedMemory<d, consumers>& shared, const TensorMap& Q, const TensorMap& K,
                                         const TensorMap& V, Shape shape, int head, int i, int turn, unsigned& n) {
-  for (int w = 0; w < consumers; ++w) {
-    mbarrier_wait(shared.Q_empty[w], turn % 2 ^ 1);  // the consumer no longer needs the last Q
-    mbarrier_expect(shared.Q_full[w], sizeof shared.Q[w]);
-    tma_load(&shared.Q[w], Q, shared.Q_full[w], 0, i * Br<consumers> + 64 * w, 0, head);
-  }
-  for (int j = shape.key_blocks<d, consumers>(i) - 1; j >= 0; --j, ++n) {
+  auto load_Q = [&] {
+    for (int w = 0; w < consumers; ++w) {
+      mbarrier_wait(shared.Q_empty[w], turn % 2 ^ 1);  // the consumer no longer needs the last Q
+      mbarrier_expect(shared.Q_full[w], sizeof shared.Q[w]);
+      tma_load(&shared.Q[w], Q, shared.Q_full[w], 0, i * Br<consumers> + 64 * w, 0, head);
+    }
+  };
+  const int Tc = shape.key_blocks<d, consumers>(i);
+  for (int j = Tc - 1; j >= 0; --j, ++n) {
     const unsigned stage = n % stages;
     mbarrier_wait(shared.K_empty[stage], parity(n) ^ 1);  // all consumers have multiplied by what lay there
     mbarrier_expect(shared.K_full[stage], sizeof shared.K[stage]);
     tma_load(&shared.K[stage], K, shared.K_full[stage], 0, j * Bc<d, consumers>, 0, head);
+    if (j == Tc - 1) load_Q();                            // behind K, for whose tile there is room earlier
     mbarrier_wait(shared.V_empty[stage], parity(n) ^ 1);  // the same of V
     mbarrier_expect(shared.V_full[stage], sizeof shared.V[stage]);
     tma_load(&shared.V[stage], V, shared.V_full[stage], 0, j * Bc<d, consumers>, 0, head);
   }
+  if (Tc == 0) load_Q();
 }
 //! [producer]
 
@@ -271,21 +276,22 @@ __device__ __forceinline__ void consume(SharedMemory<d, consumers>& shared, cons
     start_QK<T, d, consumers>(S, Q, advance(K, n % stages * sizeof shared.K[0]));
     wgmma_wait<0>(S);  // it is done
     release(shared.K_empty[n % stages]);
-    hide(Tc - 1);
+    const int plain = shape.sign == 1 ? shape.visible_keys(first_row) / Bc<d, consumers> : 0;  // blocks that all rows see
+    if (Tc > plain) hide(Tc - 1);
     raised = softmax(S, m, l, keep, small, c);
     pack_P();
     int j = Tc - 2;
-    const int plain = shape.sign == 1 ? shape.visible_keys(first_row) / Bc<d, consumers> : 0;  // blocks that all rows see
     for (; j >= plain; --j) block(j, true);
     for (; j >= 0; --j) block(j, false);
+    if (!O_over_Q<d>) release(shared.Q_empty[w]);  // the last Q K^T is done
     if (raised) rescale_O();
     mbarrier_wait(shared.V_full[n % stages], parity(n));  // the first V block has landed
     start_PV<T, d, consumers>(O, P, advance(V, n % stages * sizeof shared.V[0]));
     wgmma_wait<0>(O, P);  // it is done
     release(shared.V_empty[n++ % stages]);
   }
-  if (!O_over_Q<d>) {
-    __syncwarp();  // all lanes have waited for Q; if there was no key, nothing else has made sure of that
+  if (!O_over_Q<d> && Tc == 0) {
+    __syncwarp();  // all lanes have waited for Q; where there is no product, nothing else makes sure of that
     release(shared.Q_empty[w]);
   }
 
@@ -403,7 +409,8 @@ void start(const Tensors& t, const Device& device, Shape shape) {
 //! [pick]
 template <typename T>
 void pick(const Problem& p, const Tensors& t, const Device& device, Shape shape) {
-  const bool three = p.dim == 64 || p.seq_q >= (p.causal ? 8192 : 2048);
+  const int64_t enough = p.dim == 64 ? (p.causal ? 2048 : 0) : p.causal ? 8192 : 2048;  // queries for three consumers
+  const bool three = p.seq_q >= enough;
   if (p.dim == 64) three ? start<T, 64, 3>(t, device, shape) : start<T, 64, 2>(t, device, shape);
   if (p.dim == 128) three ? start<T, 128, 3>(t, device, shape) : start<T, 128, 2>(t, device, shape);
   if (p.dim == 256) start<T, 256, 2>(t, device, shape);
