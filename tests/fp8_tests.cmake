@@ -12,3 +12,12 @@ add_dependencies(test_symbols fp8_kernels.simulated)
 # The answers that FP8 steps are held to.
 find_package(Eigen3 REQUIRED)
 flash_test(test_fp8_answers 120 test_fp8_answers.cpp course_lib Eigen3::Eigen)
+
+# The steps in FP8, on each machine.
+flash_test(test_fp8_steps 240 test_fp8_steps.cpp course_lib)
+add_dependencies(test_fp8_steps course)
+if(FLASH_CUDA)
+  add_test(NAME test_fp8_steps_gpu COMMAND test_fp8_steps)
+  set_tests_properties(test_fp8_steps_gpu PROPERTIES TIMEOUT 120 ENVIRONMENT FLASH_TEST_MACHINE=gpu SKIP_RETURN_CODE 77
+                       LABELS gpu)
+endif()

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "reference_cpu/twins.h"
 #include "steps/course/check.h"
@@ -132,5 +133,17 @@ TEST_CASE("words that are not known are refused") {
     }
     CHECK(sentence == "The step's precision '" + std::string(precision) + "' has the word '" + word +
                           "'; it is fp16, or fp8 and any of blocks, hadamard, two_level, rounded_l and slack.");
+  }
+}
+
+TEST_CASE("one weight of 1 beside 2047 of 2^-11: half of O is lost unless P is made larger") {
+  twins::Head<double> head{twins::Matrix<double>::Zero(1, 64), twins::Matrix<double>::Zero(2048, 64),
+                           twins::Matrix<double>::Ones(2048, 64), std::log(2.0)};
+  head.Q(0, 0) = 1;
+  head.K.col(0).tail(2047).setConstant(-11);
+  for (auto [P_log2, O] : {std::pair{0.0, 0.5001}, {8.0, 1.0}}) {
+    const auto got = twins::flash_attention_3_fp8(head, {.Bc = 128, .P_log2 = P_log2});
+    CHECK(got.O(0, 0) == doctest::Approx(O).epsilon(1e-4));
+    CHECK(got.LSE[0] == doctest::Approx(std::log1p(2047 * 0x1p-11)).epsilon(1e-6));
   }
 }

@@ -271,7 +271,10 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
     wgmma_wait<0>(O, P);  // it is done
     release(shared.V_empty[n++ % stages]);
   }
-  if (!O_over_Q<d>) release(shared.Q_empty[w]);
+  if (!O_over_Q<d>) {
+    __syncwarp();  // all lanes have waited for Q; if there was no key, nothing else has made sure of that
+    release(shared.Q_empty[w]);
+  }
 
   //! [store]
   if (threadIdx.x % 128 == 0) tma_wait_read<0>();  // the last O has left shared memory,

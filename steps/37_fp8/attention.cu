@@ -52,11 +52,17 @@ template <int d>
 constexpr int producer_registers = d == 256 ? 40 : 32;
 template <int d>
 constexpr int consumer_registers = d == 256 ? 232 : 160;
-constexpr float e4m3_max = 448;                  // the largest number of e4m3
-constexpr float P_log2 = 8;                      // P is 2^8 times as large, 256 at most
 constexpr float log2_e = 1.44269504f, ln_2 = 0.693147181f;
 constexpr float lowest = -3e38f;                 // the maximum of nothing: below every score, and lowest - lowest is 0
 constexpr unsigned all_lanes = 0xFFFFFFFF;
+
+//! [format]
+// The format of Q, K, V and P; the header has e5m2, too.
+using Number = e4m3;
+constexpr float number_max = 448;  // its largest
+constexpr float P_log2 = 8;        // P is 2^8 times as large, 256 at most
+__device__ __forceinline__ uint32_t pack(float a, float b, float c, float d) { return pack_e4m3(a, b, c, d); }
+//! [format]
 
 // The sizes, the causal mask's offset and the scale as sign and magnitude. Scale 0 is sign 0 and magnitude 1: then c is
 // positive, and c times the -infinity of a hidden key never NaN.
@@ -149,7 +155,7 @@ __device__ __forceinline__ void start_QK(float (&S)[Bc / 2], Descriptor Q, Descr
   wgmma_fence(S);  // what softmax read and wrote is done before the tensor core writes
 #pragma unroll
   for (int x = 0; x < d; x += 32)
-    wgmma_fp8<e4m3>(S, advance(Q, x / span * 64 * span + x % span), advance(K, x / span * Bc * span + x % span), x > 0);
+    wgmma_fp8<Number>(S, advance(Q, x / span * 64 * span + x % span), advance(K, x / span * Bc * span + x % span), x > 0);
   wgmma_commit();  // one group
 }
 
@@ -160,7 +166,7 @@ __device__ __forceinline__ void start_PV(float (&O)[d / 2], uint32_t (&P)[Bc / 3
   wgmma_fence(O, P);  // O is rescaled and P packed before the tensor core reads them
 #pragma unroll
   for (int key = 0; key < Bc; key += 32)
-    wgmma_fp8<e4m3>(O, P[key / 32], advance(V, key / span * d * span + key % span), true);
+    wgmma_fp8<Number>(O, P[key / 32], advance(V, key / span * d * span + key % span), true);
   wgmma_commit();  // one group
 }
 
@@ -320,8 +326,8 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
   auto pack_P = [&] {
 #pragma unroll
     for (int x = 0; x < Bc / 2; x += 8) {  // two 8-key parts of the accumulators
-      P[x / 16][x / 8 % 2 * 2] = pack_e4m3(S[x], S[x + 1], S[x + 4], S[x + 5]);
-      P[x / 16][x / 8 % 2 * 2 + 1] = pack_e4m3(S[x + 2], S[x + 3], S[x + 6], S[x + 7]);
+      P[x / 16][x / 8 % 2 * 2] = pack(S[x], S[x + 1], S[x + 4], S[x + 5]);
+      P[x / 16][x / 8 % 2 * 2 + 1] = pack(S[x + 2], S[x + 3], S[x + 6], S[x + 7]);
     }
   };
   auto rescale_O = [&] {
@@ -357,7 +363,10 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
   const int plain = shape.sign == 1 ? shape.visible_keys(first_row) / Bc : 0;  // blocks that all rows see
   for (; j >= plain; --j) block(j, true);
   for (; j >= 0; --j) block(j, false);
-  if (Tc == 0) release(shared.Q_empty[w]);
+  if (Tc == 0) {
+    __syncwarp();  // all lanes have waited for Q; where there are keys, their products have made sure of that
+    release(shared.Q_empty[w]);
+  }
 
   //! [store]
   if (threadIdx.x % 128 == 0) tma_wait_read<0>();  // the last O has left shared memory,
@@ -490,7 +499,7 @@ __global__ void __launch_bounds__(quantizer_threads) quantize_kernel(const half*
   for (int64_t i = threadIdx.x; i < chunks(count); i += quantizer_threads)
     largest = fmaxf(largest, amax[head * chunks(count) + i]);
   largest = cta_max(largest);
-  const float factor = largest > 0 ? e4m3_max / largest : 1;
+  const float factor = largest > 0 ? number_max / largest : 1;
   if (threadIdx.x == 0 && first == 0) descales[head] = 1 / factor;
   for (int64_t i = first + threadIdx.x * 8; i < min(count, first + chunk); i += quantizer_threads * 8) {
     const uint4 eight = *reinterpret_cast<const uint4*>(x + head * count + i);
@@ -502,8 +511,7 @@ __global__ void __launch_bounds__(quantizer_threads) quantize_kernel(const half*
       const float value = e % 2 ? both.y : both.x;
       y[e] = fabsf(value) < INFINITY ? value * factor : NAN;
     }
-    *reinterpret_cast<uint2*>(to + head * count + i) = {pack_e4m3(y[0], y[1], y[2], y[3]),
-                                                        pack_e4m3(y[4], y[5], y[6], y[7])};
+    *reinterpret_cast<uint2*>(to + head * count + i) = {pack(y[0], y[1], y[2], y[3]), pack(y[4], y[5], y[6], y[7])};
   }
 }
 

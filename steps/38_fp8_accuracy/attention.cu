@@ -364,7 +364,10 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
   const int plain = shape.sign == 1 ? shape.visible_keys(first_row) / Bc : 0;  // blocks that all rows see
   for (; j >= plain; --j) block(j, true);
   for (; j >= 0; --j) block(j, false);
-  if (Tc == 0) release(shared.Q_empty[w]);
+  if (Tc == 0) {
+    __syncwarp();  // all lanes have waited for Q; where there are keys, their products have made sure of that
+    release(shared.Q_empty[w]);
+  }
 
   //! [store]
   if (threadIdx.x % 128 == 0) tma_wait_read<0>();  // the last O has left shared memory,
@@ -415,12 +418,13 @@ __global__ void __launch_bounds__(threads<d>, 1)
       mbarrier_init(shared.V_full[s], 1), mbarrier_init(shared.V_empty[s], 4 * consumers<d>);
     }
     mbarrier_init(shared.work_full, 1), mbarrier_init(shared.work_empty, 128 * consumers<d>);
-    fence_mbarrier_init();  // the copy engine sees them
   }
+  //! [ones]
   for (int x = threadIdx.x; x < stages * 64; x += threads<d>)  // 16 ones each; swizzled or not, they lie alike
     *reinterpret_cast<uint4*>(&shared.V[x / 64].data[0][d + x % 64 / 8][x % 8 * 16]) = {ones, ones, ones, ones};
-  fence_proxy_async();  // the tensor core will see them
+  fence_proxy_async();  // the tensor core will see the ones, the copy engine the mbarriers
   __syncthreads();      // all threads see the mbarriers, and the ones are there
+  //! [ones]
   //! [roles]
   const unsigned all = shape.heads * ((shape.Nq + Br<d> - 1) / Br<d>);  // pieces of work
   unsigned number = blockIdx.x, n = 0;  // of this CTA's piece of work; the blocks of K and V that it has had
@@ -454,7 +458,6 @@ __global__ void __launch_bounds__(threads<d>, 1)
 
 // --- to FP8 ----------------------------------------------------------------------------------------------------------
 
-//! [quantize]
 // Eight columns of eight rows in each thread of a CTA make a block of 128 rows.
 template <int d>
 constexpr int quantizer_threads = 2 * d;
@@ -467,6 +470,7 @@ __device__ __forceinline__ int row_of(int e) {
   return (slot / 4 + e / 4 * 4) * 16 + slot % 4 * 2 + e % 2 + e % 4 / 2 * 8;
 }
 
+//! [rotate]
 // Column c's sign: a bit of pi.
 __device__ constexpr uint32_t signs[8] = {0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344,
                                           0xA4093822, 0x299F31D0, 0x082EFA98, 0xEC4E6C89};
@@ -495,6 +499,7 @@ __device__ __forceinline__ void rotate(float (&y)[8]) {
       y[c] = part & bit ? other - y[c] : y[c] + other;
     }
 }
+//! [rotate]
 
 // The largest magnitude that all threads of the CTA bring.
 template <int threads>
@@ -507,11 +512,13 @@ __device__ __forceinline__ float cta_max(float x) {
   return x;
 }
 
+//! [quantize]
 enum class Kind { Q_or_K, V };
 
 // Rounds a block of 128 rows of a tensor [heads, N, d] to e4m3, so that its largest magnitude becomes 448. What is not
 // finite becomes NaN. Q and K are rotated before, [heads, N, d] again; V becomes V^T, [heads, blocks, d, 128], with keys in
-// the order of P, and 0 behind the last. If a head has one scale, there are two passes: the first, without `to`, finds the
+// the order of P, and 0 behind the last. If a head has one scale, there are two passes: the first, without `to`, writes each
+// block's largest magnitude to `amax`, and the second takes the largest of those.
 template <int d, Kind kind>
 __global__ void __launch_bounds__(quantizer_threads<d>)
     quantize_kernel(const half* x, float* amax,  // [heads, blocks]

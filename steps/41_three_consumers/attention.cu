@@ -291,7 +291,7 @@ __device__ __forceinline__ void consume(SharedMemory<d, consumers>& shared, cons
     release(shared.V_empty[n++ % stages]);
   }
   if (!O_over_Q<d> && Tc == 0) {
-    __syncwarp();  // all lanes have waited for Q; where there is no product, nothing else makes sure of that
+    __syncwarp();  // all lanes have waited for Q; where there are keys, their products have made sure of that
     release(shared.Q_empty[w]);
   }
 
