@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr ExerciseLimits limits{60, 10};
+constexpr ExerciseLimits limits{60, 20};
 
 /// A student's folder that is removed at the end.
 struct Desk {
