@@ -310,14 +310,18 @@ TEST_CASE("41: the launcher picks by length and mask, and three consumers are ri
 
 // Such a query block is through at once, and the next Q may come while some of its lanes have not even waited for theirs.
 TEST_CASE("36: a CTA takes query blocks that see no key, one after the other" * doctest::skip(machine() == Machine::gpu)) {
-  for (const Problem& p : {Problem{1, 100, 400, 7, 64, true, 0.125f}, Problem{1, 20, 2100, 7, 64, true, 0.125f},
-                           Problem{1, 150, 300, 7, 128, true, 0.1f}, Problem{1, 150, 300, 7, 256, true, 0.1f}})
-    for (const Step& step : steps())
-      if (step.number() >= "36")
-        for (uint64_t seed : {1, 2, 3}) {
-          const Outcome outcome = run(step, course::ask(p, course::make_inputs("gaussian", p, 4)), Schedule::random, seed);
-          CHECK_MESSAGE(outcome.right(), step.name, " ", words(p), ": ", outcome.message);
-        }
+  for (const Problem& p : {Problem{1, 75, 300, 7, 64, true, 0.125f}, Problem{1, 15, 2100, 7, 64, true, 0.125f},
+                           Problem{1, 75, 300, 7, 128, true, 0.1f}}) {
+    std::vector<Step> some = steps();
+    std::erase_if(some, [](const Step& step) { return step.number() < "36"; });
+    if (some.empty()) return;
+    const Question question = course::ask(p, course::make_inputs("gaussian", p, 4));
+    for (const Step& step : some)
+      for (uint64_t seed : {1, 2}) {
+        const Outcome outcome = run(step, question, Schedule::random, seed);
+        CHECK_MESSAGE(outcome.right(), step.name, " ", words(p), ": ", outcome.message);
+      }
+  }
 }
 
 TEST_CASE("scales: zero, negative, tiny, huge") {
