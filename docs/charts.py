@@ -4,7 +4,7 @@
     python3 docs/charts.py --check   compares the data inside with docs/results, and exits 1 if a chart is stale
 
     ladder.svg   speed of every step at the standard shape, from the newest bench file; PyTorch's FlashAttention-2, cuDNN,
-                 FlashAttention-3 and a large matrix product as lines, from the newest peers-ladder-*.csv
+                 FlashAttention-3 and a large matrix product as lines, each from the newest peers-2*.csv that has it
     bias.svg     by how much O is too small or too large where V has mean 1, from the newest accuracy-*.csv
 """
 
@@ -23,15 +23,24 @@ FIGURES = tables.ROOT / "docs/figures"
 
 def ladder_data():
     """Steps in order with TFLOP/s (full mask, burst), and the lines to compare with."""
-    rows, name = tables.results()
+    rows = tables.results()
     if not rows:
         return None
     steps = sorted({r["step"] for r in rows})
     speeds = {s: float(row["tflops"]) for s in steps if (row := tables.standard(rows, s, 0, "burst"))}
-    peers, peers_name = tables.newest("peers-ladder-*.csv")
-    lines = {r["competitor"]: float(r["tflops"]) for r in peers
-             if r["protocol"] == "burst" and not r["competitor"][0].isdigit()}
-    return {"steps": speeds, "lines": lines, "from": [name, str(peers_name)]}
+    lines, files = {}, [rows[0]["file"]]
+    for peer in NAMES:
+        found, file = tables.newest("peers-2*.csv", lambda r: r["competitor"] == peer and at_standard_shape(r))
+        for r in found:
+            if r["competitor"] == peer and at_standard_shape(r) and r["protocol"] == "burst":
+                lines[peer] = float(r["tflops"])
+        files += [str(file)] if found and str(file) not in files else []
+    return {"steps": speeds, "lines": lines, "from": files}
+
+
+def at_standard_shape(r):
+    return r["competitor"] == "matmul" or (
+        (r["batch"], r["heads"], r["seq_q"], r["seq_k"], r["dim"], r["causal"]) == ("2", "16", "8192", "8192", "128", "0"))
 
 
 def bias_data():
@@ -39,12 +48,13 @@ def bias_data():
     rows, name = tables.newest("accuracy-*.csv")
     curves = {}
     for r in rows:
-        if r["table"] == "bias" and r["dim"] == "128" and float(r["mean"]) == 1 and r["gain_percent"]:
+        if r["competitor"] in BIASED and r["table"] == "bias" and r["dim"] == "128" and float(r["mean"]) == 1 and r["gain_percent"]:
             curves.setdefault(r["competitor"], []).append((int(r["seq_k"]), float(r["gain_percent"])))
     return {"curves": curves, "from": [str(name)]} if curves else None
 
 
 COLORS = ["#8c8c8c", "#4c78a8", "#54a24b", "#e0752d", "#b8458b"]  # by the first digit of a step; readable on light and dark
+BIASED = {"37_fp8": "37", "fa3fp8": "FlashAttention-3, FP8", "38_fp8_accuracy": "38"}
 NAMES = {"fa2": "FlashAttention-2 (PyTorch)", "cudnn": "cuDNN", "fa3": "FlashAttention-3", "matmul": "matrix product"}
 
 
@@ -53,9 +63,11 @@ def draw_ladder(plot, axes, data):
     for i, (step, tflops) in enumerate(steps):
         axes.bar(i, tflops, color=COLORS[int(step[0])])
         axes.text(i, tflops * 1.05, f"{tflops:.3g}", ha="center", va="bottom", fontsize=7, color="#7f7f7f")
-    for name, tflops in sorted(data["lines"].items(), key=lambda line: line[1]):
+    lines = sorted(data["lines"].items(), key=lambda line: line[1])
+    for (name, tflops), above in zip(lines, [t for _, t in lines[1:]] + [float("inf")]):
         axes.axhline(tflops, color="#7f7f7f", linewidth=0.8, linestyle=":")
-        axes.text(-0.6, tflops, f"{NAMES.get(name, name)} {tflops:.0f}", fontsize=7, va="bottom", color="#7f7f7f")
+        axes.text(-0.6, tflops, f"{NAMES[name]} {tflops:.0f}", fontsize=7, color="#7f7f7f",
+                  va="bottom" if above > 1.2 * tflops else "top")  # below its line where another is near
     axes.set_yscale("log")
     axes.set_ylim(1, 1600)
     axes.set_xlim(-0.7, len(steps) - 0.3)
@@ -65,8 +77,8 @@ def draw_ladder(plot, axes, data):
 
 
 def draw_bias(plot, axes, data):
-    for i, (name, curve) in enumerate(sorted(data["curves"].items())):
-        axes.plot(*zip(*curve), marker="o", markersize=3, color=COLORS[i % len(COLORS)], label=name)
+    for color, (name, curve) in zip(COLORS[1:], data["curves"].items()):
+        axes.plot(*zip(*curve), marker="o", markersize=3, color=color, label=BIASED[name])
     axes.set_xscale("log", base=2)
     axes.set_xticks([k for k, _ in curve], [f"{k // 1024}k" for k, _ in curve])
     axes.set_xlabel("keys")

@@ -70,17 +70,18 @@ def ledger_block(course, steps, arguments):
 
 
 def results():
-    """Rows of the newest results file."""
-    files = sorted(ROOT.glob("docs/results/*/*.csv"))
-    bench = [f for f in files if not f.stem.startswith(("peers", "decode", "ncu", "mutants", "accuracy"))]
-    if not bench:
-        return [], ""
-    with open(bench[-1], newline="") as file:
-        return list(csv.DictReader(file)), str(bench[-1].relative_to(ROOT))
+    """Rows of all files of `course bench`, the newest file's first; each says where it stands."""
+    files = sorted(ROOT.glob("docs/results/*/*.csv"), reverse=True)
+    rows = []
+    for name in files:
+        if not name.stem.startswith(("peers", "decode", "ncu", "mutants", "accuracy")):
+            with open(name, newline="") as file:
+                rows += [row | {"file": str(name.relative_to(ROOT))} for row in csv.DictReader(file)]
+    return rows
 
 
 def standard(rows, step, causal, protocol, dtype="fp16"):
-    """The row of a step at the standard shape; a launch longer than the burst window has one for both protocols. Files
+    """The newest row of a step at the standard shape; a launch longer than the burst window has one for both protocols. Files
     without the column dtype have FP16 alone."""
     for row in rows:
         if (row["step"] == step and int(row["causal"]) == causal and row["protocol"] in (protocol, "three runs") and
@@ -90,10 +91,13 @@ def standard(rows, step, causal, protocol, dtype="fp16"):
     return None
 
 
-def source_line(rows, name):
-    r = rows[0]
-    return (f"{r['gpu']}, driver {r['driver']}, CUDA {r['toolkit']}, {r['date']}, commit {r['commit']}; B=2, H=16, N=8192, "
-            f"d=128. Data: [{pathlib.Path(name).name}](/{name}).")
+def source_line(rows):
+    """Where the rows that were shown come from, one sentence a file."""
+    sources = []
+    for r in {r["file"]: r for r in rows if r}.values():
+        sources.append(f"{r['gpu']}, driver {r['driver']}, CUDA {r['toolkit']}, {r['date']}, commit {r['commit']}: "
+                       f"[{pathlib.Path(r['file']).name}](/{r['file']}).")
+    return "B=2, H=16, N=8192, d=128. " + " ".join(sources)
 
 
 def speed(row, protocol="burst"):
@@ -105,7 +109,7 @@ def speed(row, protocol="burst"):
 
 
 def measured_step(steps, name):
-    rows, file = results()
+    rows, shown = results(), []
     if standard(rows, name, 0, "burst") is None:
         return "Not measured yet.\n"
     prev = next(s for s in steps if s["step"] == name)["prev"]
@@ -114,6 +118,7 @@ def measured_step(steps, name):
         burst, steady = (standard(rows, name, causal, p, dtype) for p in ("burst", "steady"))
         if burst is None and dtype == "bf16":
             continue
+        shown += [burst, steady]
         before = standard(rows, prev, causal, "burst", dtype)
         ratio = f"× {float(before['ms_median']) / float(burst['ms_median']):.2f}" if burst and before else "–"
         what = ("causal" if causal else "full") + (", BF16" if dtype == "bf16" else "")
@@ -126,26 +131,28 @@ def measured_step(steps, name):
                                                "threads", "ctas_per_sm")]
         for kernel, registers, spill, static, dynamic, threads, ctas in zip(*columns):
             lines.append(f"| {kernel} | {registers} | {spill} | {int(static) + int(dynamic):,} | {threads} | {ctas} |")
-    return "\n".join(lines) + "\n\n" + source_line(rows, file) + "\n"
+    return "\n".join(lines) + "\n\n" + source_line(shown) + "\n"
 
 
 def measured_ladder(steps):
-    rows, file = results()
+    rows, shown = results(), []
     if not rows:
         return "Not measured yet.\n"
-    lines = ["| step | full, burst | full, steady | causal, burst | × step before | × naive | % of peak |",
+    lines = ["| step | full, burst | full, steady | causal, burst | × step before | × naive | % of FP16 peak |",
              "|---|---:|---:|---:|---:|---:|---:|"]
     naive = standard(rows, steps[0]["step"], 0, "burst")
     for step in steps:
         burst, steady = (standard(rows, step["step"], 0, p) for p in ("burst", "steady"))
         if burst is None:
             continue
+        causal = standard(rows, step["step"], 1, "burst")
+        shown += [burst, steady, causal]
         before = standard(rows, step["prev"], 0, "burst")
         times = [f"{float(b['ms_median']) / float(burst['ms_median']):.3g}" if b else "–" for b in (before, naive)]
         lines.append(f"| [{step['step']}](/steps/{step['step']}/README.md) | {speed(burst)} | {speed(steady, 'steady')} | "
-                     f"{speed(standard(rows, step['step'], 1, 'burst'))} | {times[0]} | {times[1]} | "
+                     f"{speed(causal)} | {times[0]} | {times[1]} | "
                      f"{float(burst['pct_of_peak']):.2g} |")
-    return "\n".join(lines) + "\n\n" + source_line(rows, file) + "\n"
+    return "\n".join(lines) + "\n\n" + source_line(shown) + "\n"
 
 
 def newest(pattern, wanted=lambda row: True):

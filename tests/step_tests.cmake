@@ -35,11 +35,13 @@ endif()
 flash_test(test_ledger 120 test_ledger.cpp course_lib)
 add_dependencies(test_ledger course)
 
-# The generated blocks of README.md and the lessons hold what the simulator counts and docs/results measured.
+# The generated blocks of README.md and the lessons, and the charts, hold what the simulator counts and docs/results measured.
 find_package(Python3 COMPONENTS Interpreter QUIET)
 if(Python3_FOUND)
   add_test(NAME tables COMMAND ${Python3_EXECUTABLE} ${FLASH_ROOT}/docs/tables.py --course $<TARGET_FILE:course> --check)
+  add_test(NAME charts COMMAND ${Python3_EXECUTABLE} ${FLASH_ROOT}/docs/charts.py --check)
 else()
   add_test(NAME tables COMMAND sh -c "echo 'No python3: the tables are not compared.'; exit 77")
+  add_test(NAME charts COMMAND sh -c "echo 'No python3: the charts are not compared.'; exit 77")
 endif()
-set_tests_properties(tables PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)
+set_tests_properties(tables charts PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)

@@ -286,7 +286,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
     release(shared.V_empty[n++ % stages]);
   }
   if (!O_over_Q<d>) {
-    __syncwarp();  // all lanes have waited for Q; if there was no key, nothing else has made sure of that
+    __syncwarp();  // all lanes have waited for Q; where there are keys, their products have made sure of that
     release(shared.Q_empty[w]);
   }
 
