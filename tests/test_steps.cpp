@@ -697,7 +697,6 @@ TEST_CASE("FP8: the smallest and the largest numbers, zeros, and what is not fin
     if (precision(step) == "fp16") continue;
     for (int64_t dim : {64, 128, 256})
       for (const Case& c : cases) {
-        if (step.number() == "37" && c.scale == 1e-42f) continue;  // times its descales that is 0, and 0 * -infinity NaN
         const Problem p{1, 2, 145, 150, dim, true, c.scale};  // no query hides key 5
         const Question q = course::ask(p, {fill(p, 145, c.Q), fill(p, 150, c.K), fill(p, 150, c.V)});
         INFO(step.name, " ", words(p), ": ", c.name);

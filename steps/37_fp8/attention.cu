@@ -54,6 +54,7 @@ template <int d>
 constexpr int consumer_registers = d == 256 ? 232 : 160;
 constexpr float log2_e = 1.44269504f, ln_2 = 0.693147181f;
 constexpr float lowest = -3e38f;                 // the maximum of nothing: below every score, and lowest - lowest is 0
+constexpr float smallest = 1.2e-38f;             // of positive numbers
 constexpr unsigned all_lanes = 0xFFFFFFFF;
 
 //! [format]
@@ -303,7 +304,7 @@ __device__ __forceinline__ void consume(SharedMemory<d>& shared, const TensorMap
   // Scores are products of FP8 numbers; the factors of Q and K take them back.
   const float magnitude = shape.magnitude * descales[head] * descales[shape.heads + head];
   const float V_descale = descales[2 * shape.heads + head];
-  const float c = magnitude * log2_e;  // exp(scale * s) = 2^(c * s)
+  const float c = fmaxf(magnitude * log2_e, smallest);  // exp(scale * s) = 2^(c * s); not 0, for 0 * infinity is NaN
   constexpr Swizzle swizzle = Tile8<Bc, d>::swizzle;
   constexpr int eight_rows = 8 * Tile8<Bc, d>::span;
   const Descriptor Q = descriptor(&shared.Q[w], 0, eight_rows, swizzle), K = descriptor(&shared.K, 0, eight_rows, swizzle),
