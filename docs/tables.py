@@ -74,7 +74,7 @@ def results():
     files = sorted(ROOT.glob("docs/results/*/*.csv"), reverse=True)
     rows = []
     for name in files:
-        if not name.stem.startswith(("peers", "decode", "ncu", "mutants", "accuracy")):
+        if not name.stem.startswith(("peers", "variants", "decode", "ncu", "mutants", "accuracy")):
             with open(name, newline="") as file:
                 rows += [row | {"file": str(name.relative_to(ROOT))} for row in csv.DictReader(file)]
     return rows
