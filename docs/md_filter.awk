@@ -4,6 +4,7 @@
 #   ![text](folder/picture.svg)     a picture on a line of its own              -> \image; IMAGE_PATH finds it
 #   <!-- doxygen: \command ... -->  invisible on GitHub                           -> the command
 #   other comments of one line      (a table right below one is none to Doxygen)  -> an empty line
+# At the end of a lesson: its diff to the step before, in colours, and links to the lessons before and after it.
 BEGIN {
   folder = ARGV[1]
   if (index(folder, ENVIRON["PWD"] "/") == 1) folder = substr(folder, length(ENVIRON["PWD"]) + 2)
@@ -39,4 +40,29 @@ code { print; next }
     line = substr(line, RSTART + RLENGTH)
   }
   print result line
+}
+END {
+  if (folder !~ /^steps\/[0-9][0-9]_[^\/]*\/$/) exit
+  while ((getline line < (folder "CMakeLists.txt")) > 0)
+    if (match(line, /PREV [^ ]+/)) prev = substr(line, RSTART + 5, RLENGTH - 5)
+  if (prev != "-") diff(prev)
+  while (("ls -d steps/[0-9][0-9]_*/" | getline lesson) > 0) {
+    if (found) { after = lesson; break }
+    if (lesson == folder) found = 1
+    else before = lesson
+  }
+  print "\n" (before ? "[← " name(before) "](../" name(before) "/README.md)" : "") (before && after ? " · " : "") \
+        (after ? "[" name(after) " →](../" name(after) "/README.md)" : "")
+}
+function name(path) { sub(/^steps\//, "", path); sub(/\/$/, "", path); return path }
+function diff(prev,    command, line, class) {
+  print "\n\\htmlonly\n<details><summary>The diff to " prev "</summary><pre class=\"diff\">"
+  command = "diff -u steps/" prev "/attention.cu " folder "attention.cu"
+  while ((command | getline line) > 0) {
+    class = line ~ /^(---|\+\+\+|@@)/ ? "where" : line ~ /^\+/ ? "added" : line ~ /^-/ ? "removed" : ""
+    gsub(/&/, "\\&amp;", line)
+    gsub(/</, "\\&lt;", line)
+    print class ? "<span class=\"" class "\">" line "</span>" : line
+  }
+  print "</pre></details>\n\\endhtmlonly"
 }
