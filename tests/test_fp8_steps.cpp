@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -17,10 +16,10 @@
 #include "steps/course/device.h"
 #include "steps/course/exercise_build.h"
 #include "steps/course/exercise_file.h"
-#include "steps/course/gpu.h"
 #include "steps/course/npy.h"
 #include "steps/course/placed.h"
 #include "steps/course/step_library.h"
+#include "tests/chosen_machine.h"
 #include "tests/chosen_steps.h"
 
 namespace {
@@ -33,18 +32,6 @@ using course::Outcome;
 using course::Question;
 using course::Step;
 using course::StepLibrary;
-
-Machine machine() {
-  const char* name = std::getenv("FLASH_TEST_MACHINE");
-  return name && std::string(name) == "gpu" ? Machine::gpu : Machine::simulated;
-}
-
-// Without a GPU there is nothing to test, and that is not a pass: 77 is ctest's "skipped".
-[[maybe_unused]] const bool looked = [] {
-  if (machine() == Machine::simulated || course::gpu_state().usable) return true;
-  std::puts(course::gpu_state().why.c_str());
-  std::exit(77);
-}();
 
 std::vector<Step> fp8_steps() {
   std::vector<Step> steps = chosen_steps();

@@ -7,7 +7,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -15,10 +14,10 @@
 
 #include "reference_cpu/twins.h"
 #include "steps/course/check.h"
-#include "steps/course/gpu.h"
 #include "steps/course/npy.h"
 #include "steps/course/step_library.h"
 #include "steps/course/steps.h"
+#include "tests/chosen_machine.h"
 #include "tests/chosen_steps.h"
 
 namespace {
@@ -32,18 +31,6 @@ using course::Step;
 using simulator::Schedule;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-
-Machine machine() {
-  const char* name = std::getenv("FLASH_TEST_MACHINE");
-  return name && std::string(name) == "gpu" ? Machine::gpu : Machine::simulated;
-}
-
-// Without a GPU there is nothing to test, and that is not a pass: 77 is ctest's "skipped".
-[[maybe_unused]] const bool looked = [] {
-  if (machine() == Machine::simulated || course::gpu_state().usable) return true;
-  std::puts(course::gpu_state().why.c_str());
-  std::exit(77);
-}();
 
 std::vector<Step> steps() {
   const std::vector<Step> chosen = chosen_steps();
