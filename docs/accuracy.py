@@ -3,7 +3,8 @@
     python3 docs/accuracy.py --lib build/cuda/bin/steps,my/variants --npy my/qkv --csv accuracy.csv
 
 Needs PyTorch, a CUDA build, and what docs/peers.py says of FlashAttention-3. docs/variants.py writes my/variants, which has
-38_fp8_accuracy with some of its measures; docs/capture_qkv.py writes my/qkv. Tables; B=1, and H * D = 2048, but 2 heads in bias:
+38_fp8_accuracy with some of its measures; docs/capture_qkv.py writes my/qkv. Tables; B=1, and H * D = 2048, but
+2 heads in bias:
 
     outliers  Q, K, V from N(0, 1) + N(0, 100) * Bernoulli(0.001), as in FlashAttention-3's paper: 100 is the variance, so
               an element in a thousand gets 10 times a normal number added
@@ -48,7 +49,7 @@ import time
 
 try:
     import torch
-    from peers import FlashAttention3, Step, Tensors
+    from peers import FlashAttention3, Step, answer, e4m3, exact, hidden
 except ImportError as error:
     torch, absent = None, error
 
@@ -63,25 +64,12 @@ Competitor = collections.namedtuple("Competitor", "name fp8 inputs answer note",
 Case = collections.namedtuple("Case", "table heads seq dim causal mean")
 
 
-# --- exact attention and what is done to its inputs --------------------------------------------------------------------
-
-def exact(q, k, v, causal, rows):
-    """Float64 attention of these query rows of every head: O [B, H, rows, D] and LSE [B, H, rows]."""
-    hidden = torch.arange(k.shape[2], device=q.device)[None] > rows[:, None] + k.shape[2] - q.shape[2]  # bottom-right
-    outs, lses = [], []
-    for b, h in itertools.product(range(q.shape[0]), range(q.shape[1])):
-        s = q[b, h, rows].double() @ k[b, h].double().T * q.shape[3] ** -0.5
-        if causal:
-            s.masked_fill_(hidden, -math.inf)
-        lses.append(torch.logsumexp(s, -1))
-        outs.append(torch.exp(s - lses[-1][:, None]) @ v[b, h].double())
-    return tuple(torch.stack(x).unflatten(0, q.shape[:2]) for x in (outs, lses))
-
+# --- what is done to the inputs ----------------------------------------------------------------------------------------
 
 def quantized(x):
-    """What e4m3 with a scale a head leaves of x, in float64; rounded as peers.py does it for fa3fp8."""
-    descale = x.float().abs().amax((2, 3), keepdim=True) / 448
-    return (x.float() / descale).to(torch.float8_e4m3fn).double() * descale.double()
+    """What e4m3 with a scale a head leaves of x, in float64."""
+    codes, descale = e4m3(x)
+    return codes.double() * descale[:, :, None, None].double()
 
 
 def rotated(x):
@@ -107,21 +95,16 @@ def naive(q, k, v, causal, rows):
     """Attention as it is written on paper, every tensor FP16."""
     s = q[:, :, rows] @ k.transpose(2, 3) * q.shape[3] ** -0.5
     if causal:
-        s.masked_fill_(torch.arange(k.shape[2], device=q.device)[None] > rows[:, None] + k.shape[2] - q.shape[2], -math.inf)
+        s.masked_fill_(hidden(q, k, rows), -math.inf)
     return torch.softmax(s, -1) @ v, None
 
 
 def attend(kernel, q, k, v, causal, rows):
     """O and, of a step, LSE, from one launch on tensors that were NaN."""
     launch, out = kernel.prepare(q, k, v, causal)
-    lse = None
-    if isinstance(kernel, Step):  # prepare() keeps its LSE to itself, so it gets another
-        lse = torch.full(q.shape[:3], math.nan, device=q.device)
-        next(t for t in launch.__defaults__[0] if isinstance(t, Tensors)).LSE = lse.data_ptr()
     launch()
     torch.cuda.synchronize()
-    out = out["out"] if isinstance(out, dict) else out
-    return out[:, :, rows], None if lse is None else lse[:, :, rows]
+    return answer(out)[:, :, rows], launch.lse[:, :, rows] if isinstance(kernel, Step) else None
 
 
 def order(path):
@@ -194,8 +177,7 @@ def tensors(case, seed, real):
 def load(folder):
     """Q, K and V of a real model as docs/capture_qkv.py writes them: q.npy, k.npy, v.npy."""
     import numpy
-    files = [next(f for f in (folder / f"{n}.npy", folder / f"{n.upper()}.npy") if f.exists()) for n in "qkv"]
-    return [torch.from_numpy(numpy.load(f)).half().to(DEVICE).contiguous() for f in files]
+    return [torch.from_numpy(numpy.load(folder / f"{n}.npy")).half().to(DEVICE).contiguous() for n in "qkv"]
 
 
 # --- measuring ---------------------------------------------------------------------------------------------------------

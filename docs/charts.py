@@ -48,7 +48,7 @@ def bias_data():
     rows, name = tables.newest("accuracy-*.csv")
     curves = {}
     for r in rows:
-        if r["competitor"] in BIASED and r["table"] == "bias" and r["dim"] == "128" and float(r["mean"]) == 1 and r["gain_percent"]:
+        if r["competitor"] in BIASED and (r["table"], r["dim"], float(r["mean"])) == ("bias", "128", 1) and r["gain_percent"]:
             curves.setdefault(r["competitor"], []).append((int(r["seq_k"]), float(r["gain_percent"])))
     return {"curves": curves, "from": [str(name)]} if curves else None
 

@@ -17,8 +17,10 @@ import shutil
 import subprocess
 import tempfile
 
+import variants
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "steps/36_persistent/attention.cu"
+STEP = "36_persistent"
 # What is wrong; the text in attention.cu, which stands there once; what stands there instead.
 MUTANTS = [
     ("no fence_proxy_async() before O is stored", "  fence_proxy_async();", "  "),
@@ -56,31 +58,24 @@ SHAPE = {False: ["--heads", "70", "--seq-q", "330", "--seq-k", "600", "--dim", "
 
 def compile_mutant(build, gpu, folder, old, new):
     """Builds the mutant into folder/steps, beside a copy of the program."""
-    text = SOURCE.read_text()
-    if text.count(old) != 1:
-        raise SystemExit(f"attention.cu has this {text.count(old)} times, not once: {old}")
-    kernel = folder / "attention.cu"
-    kernel.write_text(text.replace(old, new))
-    unit = folder / ("unit.cu" if gpu else "unit.cpp")
-    unit.write_text(f'#include "{kernel}"\n#include <steps/course/step_interface_body.h>\n')
+    text = variants.edited(STEP, [(old, new)])
     (folder / "steps").mkdir()
     for path in (build / "bin").glob("*"):
         if path.is_file():
             shutil.copy(path, folder)
-    shutil.copy(build / "bin/steps/36_persistent.json", folder / "steps")
-    library = folder / "steps" / ("36_persistent.gpu.so" if gpu else "36_persistent.simulated.so")
-    reference = build / "reference_cpu/libreference.a"
-    common = ["-std=c++20", "-DSTEP=step_36", f"-I{ROOT}"]
+    shutil.copy(build / f"bin/steps/{STEP}.json", folder / "steps")
+    library = folder / "steps" / f"{STEP}.{'gpu' if gpu else 'simulated'}.so"
     if gpu:
-        subprocess.run(["nvcc", "-O3", *common, f"-I{ROOT}/steps", "-gencode", "arch=compute_90a,code=sm_90a", "-shared",
-                        "-Xcompiler=-fPIC,-fvisibility=hidden", unit, reference, "-o", library], check=True)
-        return
+        return variants.compile_for_gpu(STEP, text, build, library)
+    kernel, unit = folder / "attention.cu", folder / "unit.cpp"
+    kernel.write_text(text)
+    unit.write_text(f'#include "{kernel}"\n#include <steps/course/step_interface_body.h>\n')
     hooks = re.search(r"set\(FLASH_HOOKS (.*?)\)", (ROOT / "steps/step.cmake").read_text(), re.S)[1].split()
-    subprocess.run(["g++", *hooks, *common, f"-I{ROOT}/reference_cpu/simulator", "-fPIC", "-c", unit, "-o",
-                    folder / "unit.o"], check=True)
+    subprocess.run(["g++", *hooks, "-std=c++20", "-DSTEP=step_36", f"-I{ROOT}", f"-I{ROOT}/reference_cpu/simulator", "-fPIC",
+                    "-c", unit, "-o", folder / "unit.o"], check=True)
     # Linked without the sanitizer's runtime: the simulator takes its place.
-    subprocess.run(["g++", "-shared", f"-Wl,--version-script={ROOT}/steps/exports.map", folder / "unit.o", reference,
-                    folder / "libsimulator.so", "-o", library], check=True)
+    subprocess.run(["g++", "-shared", f"-Wl,--version-script={ROOT}/steps/exports.map", folder / "unit.o",
+                    build / "reference_cpu/libreference.a", folder / "libsimulator.so", "-o", library], check=True)
 
 
 def run(command, seconds):

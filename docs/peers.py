@@ -31,6 +31,8 @@ import ctypes
 import datetime
 import importlib
 import importlib.metadata
+import itertools
+import math
 import pathlib
 import statistics
 import subprocess
@@ -51,6 +53,12 @@ class Tensors(ctypes.Structure):
         ("workspace_bytes", ctypes.c_uint64), ("descales", ctypes.c_void_p)]
 
 
+def e4m3(x):
+    """x [B, H, S, D] in e4m3 with a factor a head, so that its largest becomes 448; and what takes it back, [B, H]."""
+    descale = x.float().abs().amax((2, 3)) / 448
+    return (x.float() / descale[:, :, None, None]).to(torch.float8_e4m3fn), descale
+
+
 class Step:
     """One step's shared library. With `alone`, an FP8 step starts from tensors that it has quantized before."""
 
@@ -66,7 +74,7 @@ class Step:
         self.error = ctypes.create_string_buffer(1000)
 
     def prepare(self, q, k, v, causal):
-        """Returns a function that launches once, and the tensors O and LSE that it writes."""
+        """Returns a function that launches once, with the tensor LSE that it writes as its attribute, and the tensor O."""
         b, h, sq, d = q.shape
         problem = Problem(b, h, sq, k.shape[2], d, causal, d ** -0.5, q.dtype == torch.bfloat16)
         size = self.library.flash_workspace_bytes(ctypes.byref(problem), self.error, 1000)
@@ -83,6 +91,7 @@ class Step:
             if self.library.flash_attention(ctypes.byref(problem), ctypes.byref(tensors), stream, self.error, 1000):
                 raise RuntimeError(self.error.value.decode())
 
+        launch.lse = lse
         if self.alone:
             launch()
             out.fill_(float("nan"))
@@ -125,10 +134,7 @@ class FlashAttention3:
     def prepare(self, q, k, v, causal):
         descales = {}
         if self.fp8:
-            for name, t in (("q", q), ("k", k), ("v", v)):  # [batch, heads]
-                descales[f"{name}_descale"] = t.float().abs().amax((2, 3)) / 448
-            q, k, v = ((t.float() / descale[:, :, None, None]).to(torch.float8_e4m3fn)
-                       for t, descale in zip((q, k, v), descales.values()))
+            (q, descales["q_descale"]), (k, descales["k_descale"]), (v, descales["v_descale"]) = map(e4m3, (q, k, v))
         q, k, v = (t.transpose(1, 2).contiguous() for t in (q, k, v))
         box = {}
 
@@ -160,20 +166,35 @@ def competitors(args):
     return result
 
 
-def reference_rows(q, k, v, causal, rows):
-    """Float64 attention of the given query rows of the first and the last head."""
-    result = []
-    for b, h in ((0, 0), (q.shape[0] - 1, q.shape[1] - 1)):
-        s = q[b, h, rows].double() @ k[b, h].double().T * q.shape[-1] ** -0.5
+def hidden(q, k, rows):
+    """[rows, Sk]: which keys these queries do not see; causal, bottom-right."""
+    return torch.arange(k.shape[2], device=q.device)[None] > rows[:, None] + k.shape[2] - q.shape[2]
+
+
+def exact(q, k, v, causal, rows):
+    """Float64 attention of these query rows of every head: O [B, H, rows, D] and LSE [B, H, rows]."""
+    outs, lses = [], []
+    for b, h in itertools.product(range(q.shape[0]), range(q.shape[1])):
+        s = q[b, h, rows].double() @ k[b, h].double().T * q.shape[3] ** -0.5
         if causal:
-            limit = rows[:, None] + k.shape[2] - q.shape[2]
-            s.masked_fill_(torch.arange(k.shape[2], device=q.device)[None] > limit, float("-inf"))
-        result.append(torch.softmax(s, -1) @ v[b, h].double())
-    return torch.stack(result)
+            s.masked_fill_(hidden(q, k, rows), -math.inf)
+        lses.append(torch.logsumexp(s, -1))
+        outs.append(torch.exp(s - lses[-1][:, None]) @ v[b, h].double())
+    return tuple(torch.stack(x).unflatten(0, q.shape[:2]) for x in (outs, lses))
+
+
+def ends(x):
+    """The first and the last head of a tensor [B, H, ...], as [2, 1, ...]."""
+    return torch.stack([x[0, :1], x[-1, -1:]])
+
+
+def answer(out):
+    """O, of a competitor that has it and of one that puts it into a box."""
+    return out["out"] if isinstance(out, dict) else out
 
 
 def verified(out, want, rows, tolerance):
-    got = torch.stack([out[0, 0, rows], out[-1, -1, rows]]).double()
+    got = ends(answer(out))[:, :, rows].double()
     error = ((got - want).norm() / want.norm()).item()
     return error <= tolerance  # false for NaN
 
@@ -235,6 +256,7 @@ def protocols(launch):
 
 
 def measure(launch):
+    """Of burst and steady the median ms of a call, the number of calls, and a note if one outlasts the window."""
     runs = time_launches(launch)
     if statistics.median(d for _, d in runs) > 30:  # longer than the burst window: three runs
         three = statistics.median(d for _, d in time_launches(launch, 0.0)[:1] +
@@ -297,18 +319,23 @@ def main():
         table = csv.writer(file)
         table.writerow("date,gpu,torch,cuda,protocol,competitor,batch,heads,seq_q,seq_k,dim,causal,dtype,ms_median,replays,"
                        "launches_a_replay,tflops,sm_clock_mhz,verified,note".split(","))
+
+        def write(name, shape, flops, result, right, remark):
+            clock = sm_clock()
+            for protocol, (ms, replays, count, note) in result.items():
+                table.writerow(stamp + [protocol, name, *shape, args.dtype, f"{ms:.4f}", replays, count,
+                                        f"{flops / ms / 1e9:.1f}", clock, right, note or remark])
+
         if "matmul" in args.backends.split(","):
             flops, result = matmul(dtype)
-            for protocol, (ms, replays, count, note) in result.items():
-                table.writerow(stamp + [protocol, "matmul", 1, 1, 8192, 8192, 8192, 0, args.dtype, f"{ms:.4f}", replays, count,
-                                        f"{flops / ms / 1e9:.1f}", sm_clock(), "", "not attention"])
+            write("matmul", (1, 1, 8192, 8192, 8192, 0), flops, result, "", "not attention")
             print(f"{args.dtype} matmul " + "/".join(f"{flops / r[0] / 1e9:.0f}" for r in result.values()))
         for batch, heads, seq_q, seq_k, dim, causal in problems(args):
             torch.manual_seed(1)
             q, k, v = (torch.randn(batch, heads, rows, dim, device="cuda", dtype=dtype)
                        for rows in (seq_q, seq_k, seq_k))
             rows = torch.arange(0, seq_q, max(1, seq_q // 64), device="cuda")
-            want = reference_rows(q, k, v, causal, rows)
+            want, _ = exact(*map(ends, (q, k, v)), causal, rows)
             flops = 4 * batch * heads * seq_q * seq_k * dim / (2 if causal else 1)
             line = f"{args.dtype} D={dim} {'causal' if causal else 'full'} B={batch} H={heads} Sq={seq_q} Sk={seq_k}"
             for competitor in field:
@@ -319,17 +346,14 @@ def main():
                     print(f"{line}: {competitor.name} skipped: {str(error).splitlines()[0]}")
                     continue
                 torch.cuda.synchronize()
-                right = verified(out["out"] if isinstance(out, dict) else out, want, rows,
-                                 8e-2 if competitor.fp8 else tolerance)  # rounding N(0, 1) to e4m3 makes 5e-2
+                # Rounding N(0, 1) to e4m3 makes 5e-2.
+                right = verified(out, want, rows, 8e-2 if competitor.fp8 else tolerance)
                 if not right:
                     print(f"{line}: {competitor.name} is WRONG and not timed")
                     continue
                 result = protocols(launch)
-                clock = sm_clock()
-                for protocol, (ms, replays, count, note) in result.items():
-                    table.writerow(stamp + [protocol, competitor.name, batch, heads, seq_q, seq_k, dim,
-                                            int(causal), args.dtype, f"{ms:.4f}", replays, count, f"{flops / ms / 1e9:.1f}",
-                                            clock, int(right), note or competitor.note])
+                write(competitor.name, (batch, heads, seq_q, seq_k, dim, int(causal)), flops, result, int(right),
+                      competitor.note)
                 line += f"  {competitor.name} " + "/".join(f"{flops / r[0] / 1e9:.0f}" for r in result.values())
                 if seq_q <= 16:  # decoding is bound by reading K and V
                     gigabytes = 4 * batch * heads * seq_k * dim / 1e9

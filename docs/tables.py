@@ -23,6 +23,7 @@ Blocks stand between <!-- ledger ... --> or <!-- measured ... --> and <!-- end -
 import argparse
 import csv
 import difflib
+import functools
 import json
 import pathlib
 import re
@@ -69,14 +70,13 @@ def ledger_block(course, steps, arguments):
     return "\n".join(lines) + "\n"
 
 
+@functools.cache
 def results():
     """Rows of all files of `course bench`, the newest file's first; each says where it stands."""
-    files = sorted(ROOT.glob("docs/results/*/*.csv"), reverse=True)
     rows = []
-    for name in files:
-        if not name.stem.startswith(("peers", "variants", "decode", "ncu", "mutants", "accuracy")):
-            with open(name, newline="") as file:
-                rows += [row | {"file": str(name.relative_to(ROOT))} for row in csv.DictReader(file)]
+    for name in sorted(ROOT.glob("docs/results/*/[0-9]*.csv"), reverse=True):  # <date>-<commit>.csv
+        with open(name, newline="") as file:
+            rows += [row | {"file": str(name.relative_to(ROOT))} for row in csv.DictReader(file)]
     return rows
 
 
