@@ -162,7 +162,7 @@ expect_code 1
 expect_err "apt-get install -y doxygen"
 call "test without doxygen" env PATH="$tools" "$project/learn" test
 expect_code 0
-expect_err "test of the docs will be skipped"
+expect_err "tests of the docs will be skipped"
 
 # nvcc
 fake_nvcc() { rm -f "$tools/nvcc"; printf '#!/bin/sh\necho "Cuda compilation tools, release %s, V%s.1"\n' $1 $1 >"$tools/nvcc"; chmod +x "$tools/nvcc"; }
