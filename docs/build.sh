@@ -6,6 +6,7 @@ for program in doxygen python3; do
   command -v $program >/dev/null || { echo "$program is not installed"; exit 77; }
 done
 site=$(dirname "$1")
+rm -rf "$site/html" "$site/xml"  # Doxygen leaves the pages of files that are gone
 python3 docs/vocabulary.py >"$site/vocabulary.md" || exit 1
 
 # Debian's doxygen-awesome-css gives the site a style for light and dark screens; without it, it has Doxygen's own.
@@ -16,11 +17,12 @@ style=/usr/share/doxygen-awesome-css/doxygen-awesome.css
 # Of Debian's MathJax, what the pages load. Without it they show formulas as they are written.
 mathjax=/usr/share/javascript/mathjax
 if [ -e $mathjax/MathJax.js ]; then
-  rm -rf "$site/html/mathjax"
   mkdir "$site/html/mathjax"
   (cd $mathjax && cp -r --parents MathJax.js extensions jax/element jax/input/TeX jax/output/SVG/jax.js jax/output/SVG/config.js \
     jax/output/SVG/autoload jax/output/SVG/fonts/TeX "$site/html/mathjax") || exit 1
 fi
+# Most pages have no formula, and need not load it.
+grep -LE '\\\\[([]' "$site"/html/*.html | xargs sed -i '/text\/x-mathjax-config/,/mathjax\/MathJax.js/d'
 
 # The site shows uncommented code too, so Doxygen does not ask for comments there. simt.h is the CUDA language itself.
 uncommented=$({ cat "$1"; echo "INPUT = docs/namespaces.dox steps/hardware reference_cpu/simulator/hardware

@@ -23,8 +23,8 @@ def units(file):
 
 
 def name_of(text):
-    code = re.sub(r"(?m)^///(?! @fn ).*", "", text)
-    return re.search(r"@fn (\w+)|(?:struct|enum class|using) (\w+)|(\w+)\(", code).expand(r"\1\2\3")
+    code = re.sub(r"(?m)^///.*", "", text)
+    return re.search(r"(?:struct|enum class|using) (\w+)|(\w+)\(", code).expand(r"\1\2")
 
 
 def with_body(text, sources):
@@ -36,9 +36,9 @@ def with_body(text, sources):
 
 
 def panel(title, texts):
-    print(f"<div>\n\n{title}\n\n\\code{{.cpp}}")
-    print("\n\n".join(dict.fromkeys(texts)))
-    print("\\endcode\n\n</div>")
+    print(f"<div>\n\n{title}\n")
+    print("\n\n".join(["\\code{.cpp}", *texts, "\\endcode"]) if texts else "It needs none.")
+    print("\n</div>")
 
 
 def main():
@@ -57,8 +57,7 @@ def main():
         for name in dict.fromkeys(name for name, _ in ours):
             print(f"### {name}\n\n<div class=\"beside\">")
             panel(f"@ref {GPU}/{header.name} \"GPU\"", [text for n, text in ours if n == name])
-            found = [with_body(text, sources) for n, text in theirs if n == name]
-            panel(f"@ref {SIMULATED}/{header.name} \"simulated GPU\"", found or ["// The simulator needs none."])
+            panel(f"@ref {SIMULATED}/{header.name} \"simulated GPU\"", [with_body(text, sources) for n, text in theirs if n == name])
             print("</div>\n")
 
 

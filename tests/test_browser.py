@@ -9,7 +9,9 @@ formula drawn, nothing wider than the screen (1440 and 390 pixels), and text tha
 """
 
 import base64
+import contextlib
 import json
+import multiprocessing
 import os
 import pathlib
 import shutil
@@ -20,12 +22,13 @@ import time
 import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = {1440: 900, 390: 844}  # a desk and a telephone
 
-# Runs in each page; faults as sentences.
-LOOK = r"""(() => {
+# Runs in each page, told the width of the screen (a telephone makes room for what is too wide): faults as sentences.
+LOOK = r"""(width => {
   const faults = [];
-  const wide = document.documentElement.scrollWidth - innerWidth;
+  const wide = document.documentElement.scrollWidth - width;
   if (wide > 0) faults.push(`the page is ${wide} pixels wider than the screen`);
   const content = document.querySelector('#doc-content');
   if (content && content.scrollWidth > content.clientWidth + 1)
@@ -57,7 +60,7 @@ LOOK = r"""(() => {
                                         `has a contrast of ${contrast.toFixed(1)}, not 4.5`);
   }
   return faults;
-})()"""
+})"""
 
 # Once a page: what does not depend on the screen.
 READ = r"""(async () => {
@@ -88,15 +91,19 @@ READ = r"""(async () => {
 class Browser:
     """Chromium, spoken to through two pipes (its DevTools protocol: JSON, each message ends with a zero byte)."""
 
-    def __init__(self, program):
+    def __init__(self):
         self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         read_commands, self.commands = os.pipe()
         self.answers, write_answers = os.pipe()
+
+        def connect():  # Chromium reads from 3 and writes to 4
+            commands, answers = os.dup(read_commands), os.dup(write_answers)
+            os.dup2(commands, 3), os.dup2(answers, 4)
+
         options = ["--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars",
-                   "--disable-dev-shm-usage", "--host-resolver-rules='MAP * ~NOTFOUND'", "--user-data-dir=" + self.profile.name]
+                   "--disable-dev-shm-usage", "--host-resolver-rules=MAP * ~NOTFOUND", "--user-data-dir=" + self.profile.name]
         self.process = subprocess.Popen(
-            f"exec {program} {' '.join(options)} about:blank 3<&{read_commands} 4>&{write_answers}", shell=True,
-            pass_fds=(read_commands, write_answers), stderr=subprocess.DEVNULL)
+            [CHROMIUM, *options, "about:blank"], preexec_fn=connect, pass_fds=(3, 4), stderr=subprocess.DEVNULL)
         os.close(read_commands), os.close(write_answers)
         self.buffer, self.events, self.number, self.session = b"", [], 0, None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -178,7 +185,7 @@ def examine(browser, page):
     for width in WIDTHS:
         for scheme in ("light", "dark"):
             browser.screen(width, scheme)
-            faults += [f"{width} pixels: {fault}" for fault in browser.run(LOOK)]
+            faults += [f"{width} pixels: {fault}" for fault in browser.run(f"{LOOK}({width})")]
     return list(dict.fromkeys([*browser.troubles(), *faults])), read
 
 
@@ -197,7 +204,7 @@ def broken_links(pages):
                 yield path, f"a link to no place of its page: {link}"
 
 
-def search(browser, site, word, title):
+def search(browser, site, word, title, seconds=10):
     """Types the word into the field and follows the first result. A sentence if that does not lead to the page."""
     browser.screen(1440, "light")
     browser.open((site / "index.html").as_uri())
@@ -206,7 +213,7 @@ def search(browser, site, word, title):
         browser.call("Input.dispatchKeyEvent", type="keyDown", text=letter, key=letter)
         browser.call("Input.dispatchKeyEvent", type="keyUp", key=letter)
     results = "[...document.querySelectorAll('#MSearchResults .SRResult')].filter(r => r.checkVisibility())"
-    if not browser.wait_for(results + ".length"):
+    if not browser.wait_for(results + ".length", seconds):
         return f"searching for {word} finds nothing"
     browser.run(results + ".map(r => r.querySelector('a')).find(a => a.textContent.includes('" + word + "')).click()")
     if not browser.wait_for("document.readyState == 'complete' && document.title.includes('" + title + "')"):
@@ -214,11 +221,19 @@ def search(browser, site, word, title):
     return None
 
 
-def test(browser, site):
-    pages, failures = {}, []
-    for page in sorted(site.glob("*.html")):
-        faults, pages[page] = examine(browser, page)
-        failures += [(page, fault) for fault in faults]
+def examine_all(files):
+    """What examine() returns, by file."""
+    with contextlib.closing(Browser()) as browser:
+        return {file: examine(browser, file) for file in files}
+
+
+def test(site):
+    files, processors = sorted(site.glob("*.html")), len(os.sched_getaffinity(0))
+    with multiprocessing.Pool(processors) as pool:
+        parts = pool.map(examine_all, [files[i::processors] for i in range(processors)])
+    examined = {file: found for part in parts for file, found in part.items()}
+    failures = [(page, fault) for page, (faults, _) in examined.items() for fault in faults]
+    pages = {page: read for page, (_, read) in examined.items()}
     failures += broken_links(pages)
     lessons = [file for file in ROOT.glob("steps/*/CMakeLists.txt") if " PREV -" not in file.read_text() and file.parent.name[0].isdigit()]
     diffs = sum(read["diff"] for read in pages.values())
@@ -227,45 +242,76 @@ def test(browser, site):
         failures.append((site, f"{diffs} pages have a diff; {len(lessons)} lessons have a step before them"))
     if not formulas:
         failures.append((site, "no page has a formula"))
-    if fault := search(browser, site, "33 pingpong", "33 pingpong"):
-        failures.append((site / "index.html", fault))
+    with contextlib.closing(Browser()) as browser:
+        if fault := search(browser, site, "33 pingpong", "33 pingpong"):
+            failures.append((site / "index.html", fault))
+        if not search(browser, site, "nobody wrote this", "", 1):
+            failures.append((site / "index.html", "searching finds what is not there"))
     for page, fault in failures:
         print(f"{page.name}: {fault}")
     print(f"{len(pages)} pages, {formulas} formulas, {diffs} diffs, {len(failures)} faults")
     return not failures and len(pages) > 0
 
 
-def pictures(browser, site, folder, names):
+# A page with one fault each, and a word of the sentence that must come.
+FAULTY = {
+    "console": "<script>console.error('trouble')</script>",
+    "exception": "<script>nobody_defined_this()</script>",
+    "no picture": "<img src='gone.png'>",
+    "asks the network": "<img src='http://example.org/picture.png'>",
+    "link to nothing": "<a href='gone.html'>here</a>",
+    "link to no place": "<a href='#gone'>here</a>",
+    "formula": "<p>\\(x^2\\)</p>",
+    "wider than the screen": "<div style='width: 2000px'>wide</div>",
+    "390 pixels: the text is": "<div id='doc-content' style='overflow: auto'><div style='width: 700px'>wide on a telephone</div></div>",
+    "light: 'pale'": "<p style='color: #aaa'>pale</p>",
+    "dark: 'dim'": "<style>@media (prefers-color-scheme: dark) { body { background: black } }</style><p>dim</p>",
+    "diff without colours": "<pre class='diff'><span class='added'>+</span> <span class='removed'>-</span></pre>",
+    None: "<p>nothing is wrong</p>",
+}
+
+
+def self_test():
+    right = True
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(Browser()) as browser:
+        for word, text in FAULTY.items():
+            page = pathlib.Path(folder, "page.html")
+            page.write_text(f"<!DOCTYPE html><meta charset='utf-8'><meta name='viewport' content='width=device-width'><title>page</title><div class='contents'>{text}</div>")
+            faults, read = examine(browser, page)
+            faults += [fault for _, fault in broken_links({page: read})]
+            seen = any(word in fault for fault in faults) if word else not faults
+            print(f"{'seen' if seen else 'NOT SEEN'}: {word or 'no fault'}: {'; '.join(faults)}")
+            right &= seen
+    return right
+
+
+def pictures(site, folder, names):
     folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        for width in WIDTHS:
-            for scheme in ("light", "dark"):
-                browser.screen(width, scheme)
-                browser.open((site / name).as_uri())
-                browser.run(READ)
-                picture = browser.call("Page.captureScreenshot")["data"]
-                (folder / f"{pathlib.Path(name).stem}-{width}-{scheme}.png").write_bytes(base64.b64decode(picture))
+    with contextlib.closing(Browser()) as browser:
+        for name in names:
+            for width in WIDTHS:
+                for scheme in ("light", "dark"):
+                    browser.screen(width, scheme)
+                    browser.open((site / name).as_uri())
+                    browser.run(READ)
+                    picture = browser.call("Page.captureScreenshot")["data"]
+                    (folder / f"{pathlib.Path(name).stem}-{width}-{scheme}.png").write_bytes(base64.b64decode(picture))
 
 
 def main():
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not program:
+    if not CHROMIUM:
         print("Chromium is not installed, so nobody has looked at the site:  sudo apt-get install chromium")
         return 77
-    browser = Browser(program)
-    try:
-        if sys.argv[1] == "--self-test":
-            return 0 if self_test(browser) else 1
-        site = pathlib.Path(sys.argv[1]).resolve()
-        if not (site / "index.html").is_file():
-            print(f"There is no site in {site}.")
-            return 77
-        if "--pictures" in sys.argv:
-            pictures(browser, site, pathlib.Path(sys.argv[3]), sys.argv[4:])
-            return 0
-        return 0 if test(browser, site) else 1
-    finally:
-        browser.close()
+    if sys.argv[1] == "--self-test":
+        return 0 if self_test() else 1
+    site = pathlib.Path(sys.argv[1]).resolve()
+    if not (site / "index.html").is_file():
+        print(f"There is no site in {site}.")
+        return 77
+    if "--pictures" in sys.argv:
+        pictures(site, pathlib.Path(sys.argv[3]), sys.argv[4:])
+        return 0
+    return 0 if test(site) else 1
 
 
 sys.exit(main())

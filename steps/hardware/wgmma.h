@@ -65,7 +65,6 @@ __device__ __forceinline__ void wgmma_wait(Registers&... registers) {
   (pin(registers), ...);
 }
 
-/// @fn wgmma
 /// C[64][N] = A[64][16] B[16][N], added to C if `accumulate`: FP16 or BF16 factors, float sums. The simulated header of this
 /// name says which thread holds which element. PTX wgmma.mma_async.sync.aligned.m64nNk16.f32.{f16.f16,bf16.bf16}.
 /// @tparam major  how B lies in shared memory
@@ -73,6 +72,10 @@ __device__ __forceinline__ void wgmma_wait(Registers&... registers) {
 /// @param c       N / 2 registers a thread
 /// @param a       a descriptor (K-major), or four registers a thread
 /// @param b       a descriptor
+#ifdef DOXYGEN  // what the macros below define
+template <Major major, typename T = half, int count>
+__device__ __forceinline__ void wgmma(float (&c)[count], Descriptor a, Descriptor b, bool accumulate);
+#endif
 
 template <typename T>
 constexpr bool is_16_bits = std::is_same_v<T, half> || std::is_same_v<T, bfloat16>;
@@ -149,7 +152,6 @@ WGMMA(256, 128, "%128", "%129", "%130", "%131", "%132", "%133", "%134", "%135")
 #undef WGMMA_RS
 #undef WGMMA_SS
 
-/// @fn wgmma_fp8
 /// C[64][N] = A[64][32] B[32][N], added to C if `accumulate`: FP8 factors, sums in an accumulator that holds about 13 bits
 /// behind the leading one, stored as floats. Both factors are K-major: A as [64][K], B as [N][K]. The simulated header of this
 /// name says which thread holds which element. PTX wgmma.mma_async.sync.aligned.m64nNk32.f32.{e4m3,e5m2}.{e4m3,e5m2}.
@@ -158,6 +160,10 @@ WGMMA(256, 128, "%128", "%129", "%130", "%131", "%132", "%133", "%134", "%135")
 /// @param c       N / 2 registers a thread
 /// @param a       a descriptor, or four registers a thread
 /// @param b       a descriptor
+#ifdef DOXYGEN
+template <typename Left, typename Right = Left, int count>
+__device__ __forceinline__ void wgmma_fp8(float (&c)[count], Descriptor a, Descriptor b, bool accumulate);
+#endif
 
 template <typename T>
 constexpr bool is_e4m3 = std::is_same_v<T, e4m3>;
