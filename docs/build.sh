@@ -22,7 +22,11 @@ if [ -e $mathjax/MathJax.js ]; then
     jax/output/SVG/autoload jax/output/SVG/fonts/TeX "$site/html/mathjax") || exit 1
 fi
 # Most pages have no formula, and need not load it.
-grep -LE '\\\\[([]' "$site"/html/*.html | xargs sed -i '/text\/x-mathjax-config/,/mathjax\/MathJax.js/d'
+grep -LE '\\[([]' "$site"/html/*.html | xargs sed -i '/text\/x-mathjax-config/,/mathjax\/MathJax.js/d'
+
+# The tree beside the pages: Doxygen names variables after files, and "11__tensor__cores_2attention_8cu" is no name.
+sed -i '1s/^var \([0-9]\)/var _\1/' "$site"/html/[0-9]*.js
+sed -i "s/eval(n.replace(.*))/eval(n.replace(\/-\/g,'_').replace(\/^(?=[0-9])\/,'_'))/" "$site/html/navtree.js"
 
 # The site shows uncommented code too, so Doxygen does not ask for comments there. simt.h is the CUDA language itself.
 uncommented=$({ cat "$1"; echo "INPUT = docs/namespaces.dox steps/hardware reference_cpu/simulator/hardware

@@ -31,14 +31,14 @@ def with_body(text, sources):
     """A declaration with the body that stands elsewhere in its place."""
     comment, declaration = re.fullmatch(r"((?:///.*\n)*)(.*)", text, re.S).groups()
     start = re.match(r"\w[\w ]*\([^,){]*", declaration.replace("SIMULATOR_SITE_PARAMETERS", ""))
-    body = start and "{" not in declaration and re.search(rf"(?ms)^{re.escape(start[0])}.*?^\}}", sources)
+    body = start and "{" not in declaration and re.search(rf"(?m)^{re.escape(start[0])}(.*\}}$|[\s\S]*?^\}})", sources)
     return comment + body[0] if body else text
 
 
 def panel(title, texts):
-    print(f"<div>\n\n{title}\n")
+    print(f"\\htmlonly<div>\\endhtmlonly\n{title}\n")
     print("\n\n".join(["\\code{.cpp}", *texts, "\\endcode"]) if texts else "It needs none.")
-    print("\n</div>")
+    print("\n\\htmlonly</div>\\endhtmlonly")
 
 
 def main():
@@ -55,10 +55,10 @@ def main():
         theirs = units(ROOT / SIMULATED / header.name)
         print(f"## {header.name}\n")
         for name in dict.fromkeys(name for name, _ in ours):
-            print(f"### {name}\n\n<div class=\"beside\">")
+            print(f"### {name}\n\n\\htmlonly<div class=\"beside\">\\endhtmlonly")
             panel(f"@ref {GPU}/{header.name} \"GPU\"", [text for n, text in ours if n == name])
             panel(f"@ref {SIMULATED}/{header.name} \"simulated GPU\"", [with_body(text, sources) for n, text in theirs if n == name])
-            print("</div>\n")
+            print("\\htmlonly</div>\\endhtmlonly\n")
 
 
 main()

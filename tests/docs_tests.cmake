@@ -17,5 +17,4 @@ add_test(NAME browser COMMAND ${python} ${CMAKE_CURRENT_SOURCE_DIR}/test_browser
 set_tests_properties(commands snippets site browser_sees_faults PROPERTIES TIMEOUT 240 SKIP_RETURN_CODE 77)
 set_tests_properties(browser PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 77 PROCESSORS 2)
 set_tests_properties(browser browser_sees_faults PROPERTIES LABELS browser)
-set_tests_properties(docs PROPERTIES FIXTURES_SETUP site)
 set_tests_properties(site browser PROPERTIES FIXTURES_REQUIRED site)

@@ -66,6 +66,7 @@ LOOK = r"""(width => {
 READ = r"""(async () => {
   if (window.MathJax) await new Promise(done => MathJax.Hub.Queue(done));
   const faults = [];
+  await Promise.all([...document.images].map(image => image.decode().catch(() => 0)));
   for (const image of document.images) if (!image.naturalWidth) faults.push('no picture: ' + image.src);
   for (const object of document.querySelectorAll('object[data]'))
     if (!object.clientWidth || !object.contentDocument && !object.data) faults.push('no picture: ' + object.data);
@@ -167,7 +168,7 @@ class Browser:
         for event in self.events:
             what, said = event.get("method"), event.get("params", {})
             if what == "Runtime.exceptionThrown":
-                yield "an exception: " + said["exceptionDetails"].get("exception", {}).get("description", "?")
+                yield "an exception: " + str(said["exceptionDetails"].get("exception", said["exceptionDetails"]).get("description", said["exceptionDetails"]))
             elif what == "Runtime.consoleAPICalled" and said["type"] in ("error", "assert"):
                 yield "an error in the console: " + str(said["args"][0].get("value"))
             elif what == "Log.entryAdded" and said["entry"]["level"] == "error":
