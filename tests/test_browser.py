@@ -212,7 +212,7 @@ def search(browser, site, word, title, seconds=10):
     end = time.time() + seconds
     while time.time() < end:
         time.sleep(0.2)
-        if title in browser.run("document.readyState == 'complete' && document.title"):
+        if title in browser.run("document.readyState == 'complete' ? document.title : ''"):
             return None
         x, y, shown = browser.run("(r => [r.x, r.y, r.height])(document.querySelector('#MSearchResults').getBoundingClientRect())")
         for kind in ("mousePressed", "mouseReleased") if shown else ():

@@ -1,4 +1,5 @@
-"""Does the site show every kernel and every name of the vocabulary? Doxygen's XML against the sources.
+"""Does the site show every kernel, every name of the vocabulary and every exercise, without its answer? Doxygen's XML against
+the sources.
 
     python3 tests/test_site.py XML           XML is the folder with Doxygen's index.xml
 """
@@ -55,8 +56,31 @@ def missing(root, shown, page):
                 yield f"{file}: {name} does not stand on the page of the vocabulary, with what each machine does"
 
 
+def opening(text):
+    """The first letters, without markup."""
+    return re.sub(r"\W", "", text)[:40]
+
+
+def lesson_text(xml_folder, step):
+    page = xml.etree.ElementTree.parse(xml_folder / f"md_steps_{step}_README.xml")
+    return re.sub(r"\W", "", "".join(page.getroot().itertext()))
+
+
+def exercise_faults(file, text):
+    """A lesson's page has the question and the hint, and not what the checker says to wrong answers."""
+    question, *sections = re.split(r"(?m)^## ", file.read_text().partition("\n")[2])
+    for section in ["Question\n" + question, *sections]:
+        kind, _, body = section.partition("\n")
+        if kind in ("Question", "Hint") and opening(body) not in text:
+            yield f"{file}: its lesson's page lacks the {kind.lower()}"
+        if kind in ("Answer", "Unsolved", "Wrong") and opening(body) in text:
+            yield f"{file}: its lesson's page tells what stands under '{kind}'"
+
+
 def self_test(shown, page):
-    """Would it see a kernel and a wrapper that are not shown?"""
+    """Would it see a kernel and a wrapper that are not shown, a question that is missing and an answer that is not?"""
+    told = list(exercise_faults(ROOT / "steps/10_tiling/exercises/1_traffic.md", opening("```\nbytes_asked = 635904\n```")))
+    assert ["question" in told[0], "hint" in told[1], "Answer" in told[2]] == [True] * 3 and len(told) == 3, told
     with tempfile.TemporaryDirectory() as folder:
         kernel, wrapper = pathlib.Path(folder, "steps/99_new/attention.cu"), pathlib.Path(folder, "steps/hardware/new.h")
         for file, text in ((kernel, "__global__ void __launch_bounds__(threads<d>, 1)\n    new_kernel(int* x) {}\n"),
@@ -75,6 +99,8 @@ def main():
     shown, page = documented(xml_folder), on_vocabulary_page(xml_folder)
     self_test(shown, page)
     faults = list(missing(ROOT, shown, page))
+    for file in sorted(ROOT.glob("steps/*/exercises/*.md")):
+        faults += exercise_faults(file, lesson_text(xml_folder, file.parent.parent.name))
     print("\n".join(faults + [f"{len(names(ROOT))} kernels and wrappers, {len(faults)} faults"]))
     return 1 if faults or len(names(ROOT)) < 100 else 0
 
