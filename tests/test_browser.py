@@ -106,7 +106,7 @@ class Browser:
         self.process = subprocess.Popen(
             [CHROMIUM, *options, "about:blank"], preexec_fn=connect, pass_fds=(3, 4), stderr=subprocess.DEVNULL)
         os.close(read_commands), os.close(write_answers)
-        self.buffer, self.events, self.number, self.session = b"", [], 0, None
+        self.buffer, self.events, self.number, self.session, self.now = b"", [], 0, None, None
         target = self.call("Target.createTarget", url="about:blank", hidden=hidden)["targetId"]  # what nobody sees is not painted
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -153,6 +153,9 @@ class Browser:
             self.events.append(self.receive())
 
     def screen(self, width, scheme):
+        if (width, scheme) == self.now:
+            return
+        self.now = (width, scheme)
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=WIDTHS[width], deviceScaleFactor=1, mobile=width < 500)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
@@ -172,7 +175,6 @@ class Browser:
 
 def examine(browser, page):
     """Opens a page: its faults, and what READ returns."""
-    browser.screen(1440, "light")
     browser.open(page.as_uri())
     read = browser.run(READ)
     faults = read["faults"]
@@ -180,7 +182,7 @@ def examine(browser, page):
     screens = [(width, scheme) for width in WIDTHS for scheme in ("light", "dark")]
     if re.match(r"(struct|class|union|namespace|functions|globals|dir_)", page.name):
         screens = [(1440, "light"), (390, "dark")]
-    for width, scheme in screens:
+    for width, scheme in sorted(screens, key=lambda screen: screen != browser.now):  # begin as the last page ended
         browser.screen(width, scheme)
         faults += [f"{width} pixels: {fault}" for fault in browser.run(f"{LOOK}({width})")]
     return list(dict.fromkeys([*browser.troubles(), *faults])), read
