@@ -258,10 +258,10 @@ __global__ void __launch_bounds__(threads<d>, 1)
   const int Tr = (shape.Nq + Br<d> - 1) / Br<d>;
   const int head = blockIdx.x / Tr, i = Tr - 1 - blockIdx.x % Tr;  // the longest first
   if (threadIdx.x < 128) {
-    setmaxnreg_dec<producer_registers<d>>();
+    setmaxnreg_dec<producer_registers<d>>();  // the whole warpgroup gives back what it does not need
     if (threadIdx.x < 32 && elect_one()) produce<d>(shared, Q, K, V, shape, head, i);
   } else {
-    setmaxnreg_inc<consumer_registers<d>>();
+    setmaxnreg_inc<consumer_registers<d>>();  // waits until the producer has given enough
     consume<d>(shared, O, LSE, shape, head, i);
   }
   //! [roles]
