@@ -4,7 +4,7 @@
 // (10 Tc - 2) N d bytes that it asks for, and half of them are stores, which nobody can cache away. The idea
 // (FlashAttention-2, which credits Phil Tillet's Triton kernel): with the query block fixed, O, l and m stay on the chip
 // until the last key block has been seen, and are stored once. K and V are read again for every query block instead, but
-// they are only read: all query blocks of a head read the same tiles, and the L2 serves them.
+// they are only read: all query blocks of a head read the same tiles, and from 23 on the L2 serves them.
 //
 // A thread keeps the elements of O that it adds up in registers, thread r the maximum and sum of row r.
 //

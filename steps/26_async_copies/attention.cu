@@ -132,7 +132,7 @@ __device__ void query_block(const half* Q,  // [Nq, d]
     load_rows<d>(tiles.Q, Q, i * Br, shape.Nq);
     load_rows<d>(tiles.K, K, 0, shape.Nk);
   }
-  cp_async_commit();
+  cp_async_commit();  // Q and K_0 are a group
   if (shape.sign != 1 && Tc > 0) {
     cp_async_wait<0>();               // this thread's pieces of Q have landed
     multiply<d>(tiles.Q, shape.sign);
@@ -143,7 +143,7 @@ __device__ void query_block(const half* Q,  // [Nq, d]
     cp_async_wait<0>();  // this thread's pieces of K_j (and Q) have landed
     __syncthreads();     // so have everybody's; and all warps have read V_{j-1}
     load_rows<d>(tiles.V, V, j * Bc<d>, shape.Nk);
-    cp_async_commit();
+    cp_async_commit();   // V_j is a group
     //! [pipeline]
 
     // S = Q K^T for the warp's rows: 2 x Bc / 8 tiles of 16 rows x 8 keys.
@@ -170,7 +170,7 @@ __device__ void query_block(const half* Q,  // [Nq, d]
     cp_async_wait<0>();  // this thread's pieces of V_j have landed
     __syncthreads();     // so have everybody's; and all warps have read K_j
     if (j + 1 < Tc) load_rows<d>(tiles.K, K, (j + 1) * Bc<d>, shape.Nk);
-    cp_async_commit();
+    cp_async_commit();   // and K_{j+1} another
     //! [refill]
 
     // Only the last blocks hold keys that a row of this query block does not see.

@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(threads) attention_kernel(const half* Q,  // [
       load_rows<d>(own.ring[slot].K, K, j * tile_keys, shape.Nk);
       load_rows<d>(own.ring[slot].V, V, j * tile_keys, shape.Nk);
     }
-    cp_async_commit();
+    cp_async_commit();  // a group for every tile, an empty one beyond the last
   };
 #pragma unroll
   for (int n = 0; n < stages - 1; ++n) load(first + n * warps, n);

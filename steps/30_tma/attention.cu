@@ -106,11 +106,11 @@ __device__ void query_block(SharedMemory<d>& tiles, const TensorMap& Q_map, cons
   const bool leader = threadIdx.x < 32 && elect_one();
   //! [load]
   auto load_K = [&](int j) {
-    mbarrier_expect(tiles.K_full, sizeof tiles.K);
+    mbarrier_expect(tiles.K_full, sizeof tiles.K);  // the phase ends when so many bytes have landed
     tma_load(&tiles.K, K_map, tiles.K_full, 0, j * Bc<d>, 0, head);
   };
   auto load_V = [&](int j) {
-    mbarrier_expect(tiles.V_full, sizeof tiles.V);
+    mbarrier_expect(tiles.V_full, sizeof tiles.V);  // the same of V
     tma_load(&tiles.V, V_map, tiles.V_full, 0, j * Bc<d>, 0, head);
   };
   //! [load]

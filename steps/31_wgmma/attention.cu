@@ -177,15 +177,15 @@ __device__ __forceinline__ void query_block(SharedMemory<d>& shared, const Tenso
   // One thread starts the copies.
   const bool leader = threadIdx.x < 32 && elect_one();
   auto load_K = [&](int j) {
-    mbarrier_expect(shared.K_full, sizeof shared.K);
+    mbarrier_expect(shared.K_full, sizeof shared.K);  // the phase ends when so many bytes have landed
     tma_load(&shared.K, K_map, shared.K_full, 0, j * Bc, 0, head);
   };
   auto load_V = [&](int j) {
-    mbarrier_expect(shared.V_full, sizeof shared.V);
+    mbarrier_expect(shared.V_full, sizeof shared.V);  // the same of V
     tma_load(&shared.V, V_map, shared.V_full, 0, j * Bc, 0, head);
   };
   if (leader && Tc > 0) {
-    mbarrier_expect(shared.Q_full, sizeof shared.Q);
+    mbarrier_expect(shared.Q_full, sizeof shared.Q);  // all boxes of Q together
     for (int x = 0; x < warpgroups<d>; ++x) tma_load(&shared.Q[x], Q_map, shared.Q_full, 0, i * Br<d> + 64 * x, 0, head);
     load_K(0);
   }

@@ -6,9 +6,9 @@
 // producer fills one while the consumers read the other. Two mbarriers a tile say where it stands: full, it has landed;
 // empty, all consumers have read it. Nobody waits for anything else.
 //
-// The producer needs few registers, the consumers many: setmaxnreg moves them. The kernel starts with 65,536 / 384 = 168 a
-// thread (d = 64: 512 threads, 128). Shared memory: Q 32 KB (24), K and V twice 32 KB (16) each: 160 KB (88). Workspace:
-// none.
+// The producer needs few registers, the consumers many: setmaxnreg moves them, and a consumer waits until they are free. The
+// kernel starts with 65,536 / 384 = 168 a thread (d = 64: 512 threads, 128). Shared memory: Q 32 KB (24), K and V twice 32 KB
+// (16) each: 160 KB (88). Workspace: none.
 
 #include <hardware/half.h>
 #include <hardware/launch.h>

@@ -679,7 +679,7 @@ void forward(const Problem& p, const Tensors& given, const Device& device) {
   attention::check(p, given, workspace_bytes(p, device), 256, {.fp8 = true});
   if (p.query_rows() == 0) return;
   const int64_t heads = p.batch * p.heads;
-  const int64_t fit = (32 << 20) / (4 * p.dim * max(p.seq_k, int64_t{1}));  // heads whose K and V fit 32 MB of L2
+  const int64_t fit = (32 << 20) / (2 * p.dim * max(p.seq_k, int64_t{1}));  // heads whose K and V fit 32 MB of L2
   const Shape shape{static_cast<int>(p.seq_q),
                     static_cast<int>(p.seq_k),
                     p.causal,

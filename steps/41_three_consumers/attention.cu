@@ -2,13 +2,17 @@
 //
 // What 40 left: at d = 128 the tensor core is busy for 87 % of the cycles. Two consumers cannot always feed it: while one
 // waits for its scores, the other is in its softmax. The idea: three consumers, as d = 64 has had since 36. Their registers,
-// 160 a thread, hold 80 columns of scores instead of 128. But 192 rows fill short problems badly: of 512 queries, a third
-// query block would be a third empty. So both sizes are compiled, and the launcher picks by d, mask and length.
-// And where all query blocks are equally long, nobody counts: a CTA's next piece of work is gridDim.x further.
+// 160 a thread, hold 80 columns of scores instead of 128. But 192 rows fill the last wave worse. So both sizes are compiled,
+// and the launcher picks by d, mask and length.
+//
+// With more rows in a query block, a causal mask hides more of its last keys from its first rows. So a consumer passes on the
+// blocks of which its own rows see nothing. And what made the tensor core wait between two pieces of work is gone: K is
+// loaded before Q, Q is given back behind its last product, and at d = 256 O leaves through V's place, not Q's. Where all
+// query blocks are equally long, nobody counts: a CTA's next piece of work is gridDim.x further.
 //
 // Registers: producer 32 a thread with three consumers, 40 with two (d = 256: 24), consumers 160, 232 (240). Shared memory:
 // K and V twice 16 / 20 or 32 / 40 KB each (d = 64 / 128 / 256), Q 8 / 16 / 32 KB a consumer, O as much again, but at
-// d = 256 in Q's place: 112 or 96 / 176 or 192 / 224 KB. Workspace: 4 bytes, the counter. T, half or bfloat16, is as in 40.
+// d = 256 in V's place: 112 / 176 or 192 / 224 KB. Workspace: 4 bytes, the counter. T, half or bfloat16, is as in 40.
 
 #include <hardware/bfloat16.h>
 #include <hardware/half.h>
@@ -46,7 +50,7 @@ constexpr int consumer_registers = consumers == 3 ? 160 : d == 256 ? 240 : 232;
 template <int d>
 constexpr bool pingpong = d == 64;               // above 64 the softmax is short beside the products
 template <int d>
-constexpr bool O_over_Q = d == 256;              // there is no room for O beside Q
+constexpr bool O_over_V = d == 256;              // there is no room for O beside Q, K and V
 constexpr float slack = 8;                       // how far scores may exceed the maximum, in log2 units
 constexpr float log2_e = 1.44269504f;
 constexpr float lowest = -3e38f;                 // the maximum of nothing: below every score, and lowest - lowest is 0
@@ -62,10 +66,10 @@ struct Shape {
 
   // Query i sees keys 0 .. visible_keys(i) - 1.
   __device__ int visible_keys(int i) const { return causal ? min(Nk, max(0, i + Nk - Nq + 1)) : Nk; }
-  // Query block i needs key blocks 0 .. key_blocks(i) - 1: those that its last row sees.
+  // `rows` queries from `first` on need key blocks 0 .. key_blocks(first, rows) - 1: those that the last of them sees.
   template <int d, int consumers>
-  __device__ int key_blocks(int i) const {
-    return (visible_keys(min(Nq, (i + 1) * Br<consumers>) - 1) + Bc<d, consumers> - 1) / Bc<d, consumers>;
+  __device__ int key_blocks(int first, int rows) const {
+    return first < Nq ? (visible_keys(min(Nq, first + rows) - 1) + Bc<d, consumers> - 1) / Bc<d, consumers> : 0;
   }
 };
 
@@ -97,13 +101,14 @@ struct Tile {
 template <int d, int consumers>
 struct SharedMemory {
   Tile<Bc<d, consumers>, d> K[stages], V[stages];
-  Tile<64, d> Q[consumers * (O_over_Q<d> ? 1 : 2)];  // and behind them O
+  Tile<64, d> Q[consumers * (O_over_V<d> ? 1 : 2)];  // and behind them O
   Mbarrier Q_full[consumers], Q_empty[consumers];
   Mbarrier K_full[stages], K_empty[stages], V_full[stages], V_empty[stages];
+  Mbarrier O_stored;  // for V: O has left its place
   Mbarrier work_full, work_empty;
   unsigned work;
 
-  __device__ Tile<64, d>& O(int w) { return Q[w + (O_over_Q<d> ? 0 : consumers)]; }
+  __device__ Tile<64, d>& O(int w) { return O_over_V<d> ? reinterpret_cast<Tile<64, d>*>(V)[w] : Q[consumers + w]; }
 };
 
 // The n-th block that is loaded lies in stage n % stages, in the phase of this parity.
@@ -195,8 +200,9 @@ __device__ __forceinline__ void produce(SharedMemory<d, consumers>& shared, cons
       mbarrier_expect(shared.Q_full[w], sizeof shared.Q[w]);
       tma_load(&shared.Q[w], Q, shared.Q_full[w], 0, i * Br<consumers> + 64 * w, 0, head);
     }
+    if (O_over_V<d>) mbarrier_wait(shared.O_stored, turn % 2 ^ 1);  // the last O has left V's place
   };
-  const int Tc = shape.key_blocks<d, consumers>(i);
+  const int Tc = shape.key_blocks<d, consumers>(i * Br<consumers>, Br<consumers>);
   for (int j = Tc - 1; j >= 0; --j, ++n) {
     const unsigned stage = n % stages;
     mbarrier_wait(shared.K_empty[stage], parity(n) ^ 1);  // all consumers have multiplied by what lay there
@@ -221,10 +227,12 @@ __device__ __forceinline__ void consume(SharedMemory<d, consumers>& shared, cons
   const float c = shape.magnitude * log2_e;  // exp(scale * s) = 2^(c * s)
   const Descriptor Q = descriptor(&shared.Q[w], 0, 1024), K = descriptor(&shared.K, 0, 1024),
                    V = descriptor(&shared.V, Bc<d, consumers> * 128, 1024);
-  const int own_turn = 1 + w, next_turn = 1 + (w + 1) % consumers, own_rows = 1 + consumers + w;  // named barriers
+  const int own_turn = 1 + w, next_turn = 1 + (w + 1) % consumers, own_rows = 1 + consumers + w;  // named barriers,
+  const int all_rows = 1 + 2 * consumers;                                                        // and that of all consumers
   const int first_row = i * Br<consumers> + 64 * w;
   const int q0 = first_row + 16 * warp + g;  // the lane's rows are queries q0 and q0 + 8
-  const int Tc = shape.key_blocks<d, consumers>(i);
+  const int all = shape.key_blocks<d, consumers>(i * Br<consumers>, Br<consumers>);  // key blocks that come,
+  const int Tc = shape.key_blocks<d, consumers>(first_row, 64);                      // and that these rows need
   float m[2] = {lowest, lowest}, l[2] = {}, keep[2];  // of the two rows; l is the lane's part: its own columns
   float S[Bc<d, consumers> / 2], O[d / 2] = {};
   bool raised = false, small = false;
@@ -270,6 +278,21 @@ __device__ __forceinline__ void consume(SharedMemory<d, consumers>& shared, cons
   };
   //! [block]
 
+  //! [pass]
+  // The last key blocks, if these rows see nothing of them, are passed on; with a turn for each, but for the first block.
+  for (int j = all - 1; j >= Tc; --j, ++n) {
+    if (pingpong<d> && j > 0) {
+      named_barrier_sync(own_turn, 256);     // the consumer before has started its products
+      named_barrier_arrive(next_turn, 256);  // the next consumer's turn
+    }
+    mbarrier_wait(shared.K_full[n % stages], parity(n));  // the phase has begun whose release this is,
+    mbarrier_wait(shared.V_full[n % stages], parity(n));  // and V's too,
+    __syncwarp();                                         // and all lanes know
+    release(shared.K_empty[n % stages]);
+    release(shared.V_empty[n % stages]);
+  }
+  //! [pass]
+
   mbarrier_wait(shared.Q_full[w], turn % 2);  // this warpgroup's rows of Q have landed
   if (Tc > 0) {
     mbarrier_wait(shared.K_full[n % stages], parity(n));  // the last K block has landed
@@ -283,21 +306,25 @@ __device__ __forceinline__ void consume(SharedMemory<d, consumers>& shared, cons
     int j = Tc - 2;
     for (; j >= plain; --j) block(j, true);
     for (; j >= 0; --j) block(j, false);
-    if (!O_over_Q<d>) release(shared.Q_empty[w]);  // the last Q K^T is done
+    release(shared.Q_empty[w]);  // the last Q K^T is done
     if (raised) rescale_O();
     mbarrier_wait(shared.V_full[n % stages], parity(n));  // the first V block has landed
     start_PV<T, d, consumers>(O, P, advance(V, n % stages * sizeof shared.V[0]));
     wgmma_wait<0>(O, P);  // it is done
     release(shared.V_empty[n++ % stages]);
   }
-  if (!O_over_Q<d> && Tc == 0) {
+  if (Tc == 0) {
     __syncwarp();  // all lanes have waited for Q; where there are keys, their products have made sure of that
     release(shared.Q_empty[w]);
   }
 
   //! [store]
-  if (threadIdx.x % 128 == 0) tma_wait_read<0>();  // the last O has left shared memory,
-  named_barrier_sync(own_rows, 128);               // and the warpgroup knows
+  if (O_over_V<d>) {
+    named_barrier_sync(all_rows, 128 * consumers);  // no consumer reads V any more
+  } else {
+    if (threadIdx.x % 128 == 0) tma_wait_read<0>();  // the last O has left shared memory,
+    named_barrier_sync(own_rows, 128);               // and the warpgroup knows
+  }
   float inverse[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -319,9 +346,9 @@ __device__ __forceinline__ void consume(SharedMemory<d, consumers>& shared, cons
   if (threadIdx.x % 128 == 0) {
     tma_store(O_map, &shared.O(w), 0, first_row, 0, head);
     tma_commit();  // one group
-    if (O_over_Q<d>) {
-      tma_wait_read<0>();                  // O has left shared memory,
-      mbarrier_arrive(shared.Q_empty[w]);  // so the next Q may come
+    if (O_over_V<d>) {
+      tma_wait_read<0>();                // O has left shared memory,
+      mbarrier_arrive(shared.O_stored);  // so the next V may come
     }
   }
   //! [store]
@@ -341,12 +368,13 @@ __global__ void __launch_bounds__(threads<consumers>, 1)
   if (threadIdx.x == 0) {
     for (int w = 0; w < consumers; ++w) {
       mbarrier_init(shared.Q_full[w], 1);
-      mbarrier_init(shared.Q_empty[w], O_over_Q<d> ? 1 : 4);
+      mbarrier_init(shared.Q_empty[w], 4);
     }
     for (int s = 0; s < stages; ++s) {
       mbarrier_init(shared.K_full[s], 1), mbarrier_init(shared.K_empty[s], 4 * consumers);
       mbarrier_init(shared.V_full[s], 1), mbarrier_init(shared.V_empty[s], 4 * consumers);
     }
+    mbarrier_init(shared.O_stored, consumers);
     mbarrier_init(shared.work_full, 1), mbarrier_init(shared.work_empty, 128 * consumers);
     fence_mbarrier_init();  // the copy engine sees them
   }
@@ -409,9 +437,8 @@ void start(const Tensors& t, const Device& device, Shape shape) {
 //! [pick]
 template <typename T>
 void pick(const Problem& p, const Tensors& t, const Device& device, Shape shape) {
-  const int64_t enough = p.dim == 64 ? (p.causal ? 2048 : 0) : p.causal ? 8192 : 2048;  // queries for three consumers
-  const bool three = p.seq_q >= enough;
-  if (p.dim == 64) three ? start<T, 64, 3>(t, device, shape) : start<T, 64, 2>(t, device, shape);
+  const bool three = p.causal && p.seq_q >= 2048;
+  if (p.dim == 64) start<T, 64, 3>(t, device, shape);
   if (p.dim == 128) three ? start<T, 128, 3>(t, device, shape) : start<T, 128, 2>(t, device, shape);
   if (p.dim == 256) start<T, 256, 2>(t, device, shape);
 }
