@@ -81,7 +81,8 @@ END {
   while ((getline line < (folder "CMakeLists.txt")) > 0)
     if (match(line, /PREV [^ ]+/)) prev = substr(line, RSTART + 5, RLENGTH - 5)
   if (prev != "-") diff(prev)
-  while (("ls -d steps/[0-9][0-9]_*/" | getline path) > 0) {
+  while (("ls steps/[0-9][0-9]_*/README.md" | getline path) > 0) {
+    sub(/README\.md$/, "", path)
     if (found) { after = path; break }
     if (path == folder) found = 1
     else before = path

@@ -236,7 +236,7 @@ def test(site):
     failures = [(page, fault) for page, (faults, _) in examined.items() for fault in faults]
     pages = {page: read for page, (_, read) in examined.items()}
     failures += broken_links(pages)
-    lessons = [file for file in ROOT.glob("steps/*/CMakeLists.txt") if "(PREV -" not in file.read_text() and file.parent.name[0].isdigit()]
+    lessons = [file for file in ROOT.glob("steps/[0-9]*/README.md") if "(PREV -" not in (file.parent / "CMakeLists.txt").read_text()]
     diffs = sum(read["diff"] for read in pages.values())
     formulas = sum(read["formulas"] for read in pages.values())
     if diffs != len(lessons):
