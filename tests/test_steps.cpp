@@ -67,14 +67,8 @@ std::string words(const Problem& p) {
 
 constexpr Dtype both_types[] = {Dtype::fp16, Dtype::bf16};
 
-// How many consumer warpgroups the launcher of 41 picks, as its function `pick` says.
-int64_t consumers_in_41(const Problem& p) {
-  if (p.dim == 256) return 2;
-  const int64_t enough = p.dim == 64 ? (p.causal ? 2048 : 0) : p.causal ? 8192 : 2048;
-  return p.seq_q >= enough ? 3 : 2;
-}
-
-// The same of 42, as its function `consumers_of` says; and whether the pieces that would be the last wave are split.
+// How many consumer warpgroups the launcher of 42 picks, as its function `consumers_of` says; and whether the pieces that would
+// be the last wave are split.
 bool splits_in_42(const Problem& p) { return !p.causal && p.seq_k >= 4096; }
 int64_t consumers_in_42(const Problem& p) {
   return p.dim == 64 || (p.dim == 128 && (splits_in_42(p) || (p.causal && p.seq_q >= 2048))) ? 3 : 2;
@@ -110,6 +104,13 @@ Parts parts_in_42(const Problem& p) {
   return result;
 }
 
+// How many consumer warpgroups the launcher of 41 picks, as its function `pick` says.
+int64_t consumers_in_41(const Problem& p) {
+  if (p.dim == 256) return 2;
+  const int64_t enough = p.dim == 64 ? (p.causal ? 2048 : 0) : p.causal ? 8192 : 2048;
+  return p.seq_q >= enough ? 3 : 2;
+}
+
 // What the twin of a step says that it moves, in bytes; -1 for a step without a twin here.
 struct Twin {
   int64_t read = -1, written = -1;
@@ -127,13 +128,13 @@ Twin twin_traffic(const Step& step, const Question& q) {
       {"31", [](const auto& head) {
          return tw::flash_attention_2(head, {.Br = head.d() == 64 ? 192 : 128, .Bc = head.d() == 256 ? 80 : 128});
        }},
+      {"42", [&](const auto& head) {
+         const int64_t consumers = consumers_in_42(q.problem), d = head.d();
+         return tw::flash_attention_2(head, {.Br = 64 * consumers, .Bc = d == 64 || (d == 128 && consumers == 2) ? 128 : 80});
+       }},
       {"37", [](const auto& head) { return tw::flash_attention_3_fp8(head, {.Br = head.d() == 256 ? 128 : 192, .Bc = 128}); }},
       {"41", [&](const auto& head) {
          const int64_t consumers = consumers_in_41(q.problem), d = head.d();
-         return tw::flash_attention_2(head, {.Br = 64 * consumers, .Bc = d == 64 || (d == 128 && consumers == 2) ? 128 : 80});
-       }},
-      {"42", [&](const auto& head) {
-         const int64_t consumers = consumers_in_42(q.problem), d = head.d();
          return tw::flash_attention_2(head, {.Br = 64 * consumers, .Bc = d == 64 || (d == 128 && consumers == 2) ? 128 : 80});
        }}};
   // Steps that move what an earlier one moves have no line of their own.
