@@ -159,12 +159,12 @@ TEST_CASE("every altered synchronization call is rejected, or known to be harmle
   for (const Step& step : chosen_steps()) {
     std::vector<Question> asked = everyone;
     if (step.number() == "27") asked.push_back(many_blocks);
-    if (step.number() >= "30") asked.insert(asked.end(), {many_keys, many_heads});
-    if (step.number() >= "36") asked.push_back(no_key);
-    if (step.number() == "41") asked.push_back(many_queries);
     if (step.number() == "42") asked.insert(asked.end(), {question({1, 5, 2, 4200, 64, false, 0}, "growing"),
                                                           question({1, 3, 2, 4200, 256, false, 0}, "gaussian"),
                                                           question({1, 134, 1, 250, 256, false, 0}, "gaussian")});
+    if (step.number() >= "30") asked.insert(asked.end(), {many_keys, many_heads});
+    if (step.number() >= "36") asked.push_back(no_key);
+    if (step.number() == "41") asked.push_back(many_queries);
     const auto folder = std::filesystem::temp_directory_path() / ("library-" + std::to_string(getpid()));
     const auto library = library_of(step, folder);
     const std::string text = text_of(step.folder() / "attention.cu");
@@ -337,30 +337,6 @@ const std::vector<Edit> edits = {
     {"38", "behind the last key of V stands NaN", "uint4 eight = {};", "uint4 eight = {0x7E007E00, 0x7E007E00, 0x7E007E00, 0x7E007E00};"},
     {"38", "a block of zeros is divided by 0", "largest > 0 ? e4m3_max / largest : 1", "e4m3_max / largest"},
     {"38", "a block that is not full is not quantized", "  const int blocks = (N + Bc - 1) / Bc;\n  if (!block_scales)", "  const int blocks = N / Bc;\n  if (blocks == 0) return;\n  if (!block_scales)"},
-    {"40", "only the first row of a warp is asked", "raised = __any_sync(all_lanes, raised);", "raised = __shfl_sync(all_lanes, raised ? 1 : 0, 0);"},
-    {"40", "the maximum is never raised", "(m_new[r] - m[r]) * c > slack", "(m_new[r] - m[r]) * c > 1e30f"},
-    {"40", "weights may exceed what FP16 holds", "constexpr float slack = 8;", "constexpr float slack = 20;"},
-    {"40", "l is not rescaled", "      l[r] *= keep[r];\n", ""},
-    {"40", "the last rescaling is forgotten", "    for (; j >= 0; --j) block(j, false);\n    if (raised) rescale_O();\n", "    for (; j >= 0; --j) block(j, false);\n"},
-    {"40", "BF16 is taken for FP16", "p.dtype == Dtype::bf16", "false"},
-    {"40", "Q and K in BF16 are multiplied as FP16", "wgmma<Major::k, T>", "wgmma<Major::k>"},
-    {"40", "P and V in BF16 are multiplied as FP16", "wgmma<Major::mn, T>", "wgmma<Major::mn>"},
-    {"40", "P is packed as FP16, also for BF16", "= pack<T>(S[2", "= pack_halves(S[2"},
-    {"40", "O is stored as FP16, also for BF16", "= pack<T>(O[x", "= pack_halves(O[x"},
-    {"41", "K and V are given back by two consumers of three", "shared.K_empty[s], 4 * consumers);", "shared.K_empty[s], 4 * 2);"},
-    {"41", "the next number may be written when two consumers of three have read", "work_empty, 128 * consumers);", "work_empty, 128 * 2);"},
-    {"41", "the third consumer hands its turn to the second", "1 + (w + 1) % consumers,", "1 + (w + 1) % 2,"},
-    {"41", "the three consumers' own barriers are one", "own_rows = 1 + consumers + w;", "own_rows = 1 + consumers;"},
-    {"41", "three consumers' registers with two's producer", "producer_registers = consumers == 3 ? 32 :", "producer_registers = consumers == 3 ? 40 :"},
-    {"41", "K's second 64 columns are taken to lie 128 rows on", "x / 64 * Bc<d, consumers> * 128", "x / 64 * 128 * 128"},
-    {"41", "V's groups of columns are taken to lie 128 rows apart", "descriptor(&shared.V, Bc<d, consumers> * 128, 1024)", "descriptor(&shared.V, 128 * 128, 1024)"},
-    {"41", "boxes of V have 80 rows, whatever the tile", "tile_map<d>(t.V, shape.heads, shape.Nk, Bc<d, consumers>)", "tile_map<d>(t.V, shape.heads, shape.Nk, 80)"},
-    {"41", "all query blocks have the rows of three consumers", "const unsigned all = shape.heads * ((shape.Nq + Br<consumers> - 1) / Br<consumers>);", "const unsigned all = shape.heads * ((shape.Nq + Br<3> - 1) / Br<3>);"},
-    {"41", "the third consumer's rows are the first's", "const int first_row = i * Br<consumers> + 64 * w;", "const int first_row = i * Br<consumers> + 64 * (w % 2);"},
-    {"41", "causal pieces are taken from a counter that nobody has cleared", "if (shape.causal) launch", "if (!shape.causal) launch"},
-    {"41", "all pieces are taken from the counter, which is cleared for a causal mask alone", "shape.causal ? gridDim.x + atomicAdd(counter, 1u) : number + gridDim.x;", "gridDim.x + atomicAdd(counter, 1u);"},
-    {"41", "every CTA takes its neighbour's pieces too", ": number + gridDim.x;", ": number + 1;"},
-    {"41", "BF16 is taken for FP16", "p.dtype == Dtype::bf16", "false"},
     {"42", "shares are rounded up", "return uint64_t{b} * blocks / ctas;", "return (uint64_t{b} * blocks + ctas - 1) / ctas;"},
     {"42", "whose share a block is, is rounded otherwise", "((uint64_t{block} + 1) * ctas - 1) / blocks", "uint64_t{block} * ctas / blocks"},
     {"42", "both parts of a CTA lie in one place", "2 * cta(block) + (block / Tc > share(cta(block)) / Tc)", "2 * cta(block)"},
@@ -402,6 +378,30 @@ const std::vector<Edit> edits = {
     {"42", "O of the parts begins in the midst of m and l", "reinterpret_cast<float*>(m_l + part_rows(p, device))", "reinterpret_cast<float*>(m_l + part_rows(p, device) / 2)"},
     {"42", "a quarter of the rows is not merged", "dim3(rest, Br<consumers> / 4)", "dim3(rest, Br<consumers> / 4 * 3 / 4)"},
     {"42", "BF16 is taken for FP16", "p.dtype == Dtype::bf16", "false"},
+    {"40", "only the first row of a warp is asked", "raised = __any_sync(all_lanes, raised);", "raised = __shfl_sync(all_lanes, raised ? 1 : 0, 0);"},
+    {"40", "the maximum is never raised", "(m_new[r] - m[r]) * c > slack", "(m_new[r] - m[r]) * c > 1e30f"},
+    {"40", "weights may exceed what FP16 holds", "constexpr float slack = 8;", "constexpr float slack = 20;"},
+    {"40", "l is not rescaled", "      l[r] *= keep[r];\n", ""},
+    {"40", "the last rescaling is forgotten", "    for (; j >= 0; --j) block(j, false);\n    if (raised) rescale_O();\n", "    for (; j >= 0; --j) block(j, false);\n"},
+    {"40", "BF16 is taken for FP16", "p.dtype == Dtype::bf16", "false"},
+    {"40", "Q and K in BF16 are multiplied as FP16", "wgmma<Major::k, T>", "wgmma<Major::k>"},
+    {"40", "P and V in BF16 are multiplied as FP16", "wgmma<Major::mn, T>", "wgmma<Major::mn>"},
+    {"40", "P is packed as FP16, also for BF16", "= pack<T>(S[2", "= pack_halves(S[2"},
+    {"40", "O is stored as FP16, also for BF16", "= pack<T>(O[x", "= pack_halves(O[x"},
+    {"41", "K and V are given back by two consumers of three", "shared.K_empty[s], 4 * consumers);", "shared.K_empty[s], 4 * 2);"},
+    {"41", "the next number may be written when two consumers of three have read", "work_empty, 128 * consumers);", "work_empty, 128 * 2);"},
+    {"41", "the third consumer hands its turn to the second", "1 + (w + 1) % consumers,", "1 + (w + 1) % 2,"},
+    {"41", "the three consumers' own barriers are one", "own_rows = 1 + consumers + w;", "own_rows = 1 + consumers;"},
+    {"41", "three consumers' registers with two's producer", "producer_registers = consumers == 3 ? 32 :", "producer_registers = consumers == 3 ? 40 :"},
+    {"41", "K's second 64 columns are taken to lie 128 rows on", "x / 64 * Bc<d, consumers> * 128", "x / 64 * 128 * 128"},
+    {"41", "V's groups of columns are taken to lie 128 rows apart", "descriptor(&shared.V, Bc<d, consumers> * 128, 1024)", "descriptor(&shared.V, 128 * 128, 1024)"},
+    {"41", "boxes of V have 80 rows, whatever the tile", "tile_map<d>(t.V, shape.heads, shape.Nk, Bc<d, consumers>)", "tile_map<d>(t.V, shape.heads, shape.Nk, 80)"},
+    {"41", "all query blocks have the rows of three consumers", "const unsigned all = shape.heads * ((shape.Nq + Br<consumers> - 1) / Br<consumers>);", "const unsigned all = shape.heads * ((shape.Nq + Br<3> - 1) / Br<3>);"},
+    {"41", "the third consumer's rows are the first's", "const int first_row = i * Br<consumers> + 64 * w;", "const int first_row = i * Br<consumers> + 64 * (w % 2);"},
+    {"41", "causal pieces are taken from a counter that nobody has cleared", "if (shape.causal) launch", "if (!shape.causal) launch"},
+    {"41", "all pieces are taken from the counter, which is cleared for a causal mask alone", "shape.causal ? gridDim.x + atomicAdd(counter, 1u) : number + gridDim.x;", "gridDim.x + atomicAdd(counter, 1u);"},
+    {"41", "every CTA takes its neighbour's pieces too", ": number + gridDim.x;", ": number + 1;"},
+    {"41", "BF16 is taken for FP16", "p.dtype == Dtype::bf16", "false"},
     {"36", "O is rescaled too late for the last block", "    for (; j >= 0; --j) block(j, false);\n    if (rescales_late<d>) rescale_O();\n", "    for (; j >= 0; --j) block(j, false);\n"},
 };
 
