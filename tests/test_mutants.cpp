@@ -338,7 +338,6 @@ const std::vector<Edit> edits = {
     {"38", "a block of zeros is divided by 0", "largest > 0 ? e4m3_max / largest : 1", "e4m3_max / largest"},
     {"38", "a block that is not full is not quantized", "  const int blocks = (N + Bc - 1) / Bc;\n  if (!block_scales)", "  const int blocks = N / Bc;\n  if (blocks == 0) return;\n  if (!block_scales)"},
     {"42", "shares are rounded up", "return uint64_t{b} * blocks / ctas;", "return (uint64_t{b} * blocks + ctas - 1) / ctas;"},
-    {"42", "whose share a block is, is rounded otherwise", "((uint64_t{block} + 1) * ctas - 1) / blocks", "uint64_t{block} * ctas / blocks"},
     {"42", "both parts of a CTA lie in one place", "2 * cta(block) + (block / Tc > share(cta(block)) / Tc)", "2 * cta(block)"},
     {"42", "the second part lies where the next CTA's first does", "2 * cta(block) + (block", "cta(block) + (block"},
     {"42", "a split piece is the wrong one", "number : split.whole + block / split.Tc, shape)", "number : block / split.Tc, shape)"},
