@@ -17,6 +17,7 @@ Blocks stand between <!-- ledger ... --> or <!-- measured ... --> and <!-- end -
     <!-- measured bias 128 -->    how much smaller O is if V has a mean, at this head dimension, from the same files
     <!-- measured halves -->      what each decision of 40 is worth, from peers-halves-*.csv
     <!-- measured pick -->        two consumers against three, from peers-pick-*.csv
+    <!-- measured wave -->        41, and 42 with and without its split, from peers-wave-*.csv
     <!-- measured fp8 38 -->      an FP8 step with and without its quantizer beside fa3fp8, from peers-fp8-*.csv
 """
 
@@ -165,12 +166,6 @@ def newest(pattern, wanted=lambda row: True):
     return [], ""
 
 
-def peers_file(pattern, number=""):
-    """FP16 rows and name of the newest file of this pattern that has the step."""
-    rows, name = newest(pattern, lambda r: r["competitor"].startswith(number))
-    return (rows, name) if rows else sys.exit(f"no docs/results/*/{pattern} has step {number}")
-
-
 def peers_cells(rows):
     """(d, causal, batch, Sq, Sk) -> (competitor, protocol) -> TFLOP/s; and all competitors."""
     key = lambda r: (int(r["dim"]), int(r["causal"]), int(r["batch"]), int(r["seq_q"]), int(r["seq_k"]))
@@ -181,7 +176,9 @@ def peers_cells(rows):
 
 
 def measured_peers(number):
-    rows, name = peers_file("peers-2*.csv", number)
+    rows, name = newest("peers-2*.csv", lambda r: r["competitor"].startswith(number))
+    if not rows:
+        return "Not measured yet.\n"
     cells, names = peers_cells(rows)
     ours = next(n for n in names if n.startswith(number))
     cells = {k: c for k, c in sorted(cells.items()) if (ours, "burst") in c}
@@ -295,7 +292,9 @@ def measured_bias(dim="128"):
 
 
 def measured_ablation():
-    rows, name = peers_file("peers-ablation-*.csv")
+    rows, name = newest("peers-ablation-*.csv")
+    if not rows:
+        return "Not measured yet.\n"
     speed = {(r["competitor"], r["protocol"]): float(r["tflops"]) for r in rows}
     r = rows[0]
     lines = ["| | burst | steady | FlashAttention-3's paper |", "|---|---:|---:|---:|"]
@@ -306,22 +305,34 @@ def measured_ablation():
                                f"Data: [{name.name}](/{name}).\n")
 
 
-def measured_halves():
-    """Variants of 40 (docs/variants.py) side by side."""
-    rows, name = newest("peers-halves-*.csv")
+def side_by_side(pattern, what, head, common):
+    """Variants of a step (docs/variants.py) in rows, shapes in columns, from the newest file of this pattern."""
+    rows, name = newest(pattern)
     if not rows:
         return "Not measured yet.\n"
     cells, names = peers_cells(rows)
-    what = {"40_always": "40, but O is rescaled in every block", "40_threshold_0": "40, but whenever the maximum rises",
-            "40_not_late": "40, but before the next Q K^T", "40_turns": "40, with turns at d = 128 too",
-            "40_no_turns": "40, without turns at d = 64 too", "fa3": "FlashAttention-3"}
-    lines = ["| | " + " | ".join(f"d={dim}" for dim, *_ in cells) + " |", "|---|" + "---:|" * len(cells)]
+    lines = ["| | " + " | ".join(head(*key) for key in cells) + " |", "|---|" + "---:|" * len(cells)]
     for n in sorted(names, key=lambda n: (n[0] > "9", n[:2], n not in what, n)):
-        speeds = ["/".join(f"{cell[n, p]:.0f}" for p in ("burst", "steady")) for cell in cells.values()]
+        speeds = ["/".join(f"{cell[n, p]:.0f}" if (n, p) in cell else "–" for p in ("burst", "steady")) for cell in cells.values()]
         lines.append(f"| {what.get(n, n)} | {' | '.join(speeds)} |")
     r = rows[0]
-    return "\n".join(lines) + (f"\n\nTFLOP/s, burst/steady, full mask, B={r['batch']}, N={r['seq_q']}, hidden size 2048, in one run. "
-                               f"{r['gpu']}, {r['date']}. Data: [{name.name}](/{name}).\n")
+    return "\n".join(lines) + (f"\n\nTFLOP/s, burst/steady, {common(r)}hidden size 2048, in one run. {r['gpu']}, {r['date']}. "
+                               f"Data: [{name.name}](/{name}).\n")
+
+
+def measured_halves():
+    return side_by_side("peers-halves-*.csv",
+                        {"40_always": "40, but O is rescaled in every block", "40_threshold_0": "40, but whenever the maximum rises",
+                         "40_not_late": "40, but before the next Q K^T", "40_turns": "40, with turns at d = 128 too",
+                         "40_no_turns": "40, without turns at d = 64 too", "fa3": "FlashAttention-3"},
+                        lambda dim, *_: f"d={dim}", lambda r: f"full mask, B={r['batch']}, N={r['seq_q']}, ")
+
+
+def measured_wave():
+    return side_by_side("peers-wave-*.csv",
+                        {"41_three_consumers": "41_three_consumers: two consumers at d = 128, nothing split",
+                         "42_two": "42, but two consumers at d = 128", "42_whole": "42, but nothing split", "fa3": "FlashAttention-3"},
+                        lambda dim, causal, batch, queries, keys: f"d={dim}, N={keys}{', causal' * causal}", lambda r: "")
 
 
 def measured_pick():

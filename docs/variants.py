@@ -4,7 +4,7 @@
     python3 docs/peers.py --lib my/variants --steps 40 --dims 64,128,256 --lengths 8192 --causal 0 --csv variants.csv
 
 A variant is an edit of attention.cu, whose text must stand there once. docs/accuracy.py measures those of 38, docs/peers.py
-those of 40 and 41; docs/results has what came of it, and the lessons show it.
+those of 40 to 42; docs/results has what came of it, and the lessons show it.
 """
 
 import argparse
@@ -18,6 +18,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 VARIANTS = [
     *((f"38_{name}", "38_fp8_accuracy", [("#define FLASH_MEASURES 7", f"#define FLASH_MEASURES {measures}")])
       for name, measures in (("plain", 0), ("blocks", 1), ("hadamard", 2), ("two_level", 4))),
+    ("42_whole", "42_last_wave", [("splits(p) ? all % sms : 0", "splits(p) ? 0 : 0")]),
+    ("42_two", "42_last_wave", [("(splits(p) || ", "(false || ")]),
     ("40_threshold_0", "40_late_rescale", [("constexpr float slack = 8;", "constexpr float slack = 0;")]),
     ("40_always", "40_late_rescale", [("  raised = __any_sync(all_lanes, raised);", "  raised = true;")]),
     ("40_not_late", "40_late_rescale", [

@@ -74,6 +74,40 @@ std::vector<Question> questions() {
   return all;
 }
 
+// The kernel of a step as it is mutated. 42 splits from 4096 keys on; here from 200 on, so that short problems are split. The
+// lines keep their numbers.
+std::string kernel_of(const Step& step) {
+  std::string text = text_of(step.folder() / "attention.cu");
+  if (step.number() != "42") return text;
+  const std::string from = "constexpr int64_t enough = 4096;";
+  const size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, from.size(), "constexpr int64_t enough = 200;");
+}
+
+// Its library, compiled anew where that is not the step's own.
+std::filesystem::path library_of(const Step& step, const std::filesystem::path& folder) {
+  if (step.number() != "42") return step.library(Machine::simulated);
+  std::filesystem::create_directories(folder);
+  const auto source = folder / "attention.cu", library = folder / "early.so";
+  std::ofstream(source) << kernel_of(step);
+  const std::string error = course::build_kernel(source, step.name, library, 120);
+  REQUIRE_MESSAGE(error.empty(), error);
+  return library;
+}
+
+// What makes 42 split: whole pieces before the parts, two parts a CTA, pieces that fall to one CTA, negative scales and scores.
+std::vector<Question> questions_that_split() {
+  return {question({1, 5, 5, 4200, 64, false, 0}, "growing"),  // of the first of two parts of a CTA, and of the second
+          question({1, 2, 40, 300, 64, false, -0.3f}, "gaussian"),
+          question({1, 2, 200, 420, 64, false, 4}, "negative"),
+          question({1, 3, 2, 4200, 256, false, 0}, "gaussian"),
+          question({1, 1, 193, 900, 128, false, 0, attention::Dtype::bf16}, "outliers"),
+          question({1, 2, 100, 450, 128, false, 0}, "growing"),
+          question({1, 137, 1, 300, 64, false, 0}, "fingerprint"),
+          question({1, 131, 1, 300, 64, false, 0}, "gaussian")};
+}
+
 Outcome run(const std::filesystem::path& library, const Question& q, Schedule schedule, simulator::Mutant mutant = {}) {
   course::Setting setting;
   setting.simulator.schedule = schedule;
@@ -125,10 +159,14 @@ TEST_CASE("every altered synchronization call is rejected, or known to be harmle
   for (const Step& step : chosen_steps()) {
     std::vector<Question> asked = everyone;
     if (step.number() == "27") asked.push_back(many_blocks);
+    if (step.number() == "42") asked.insert(asked.end(), {question({1, 5, 2, 4200, 64, false, 0}, "growing"),
+                                                          question({1, 3, 2, 4200, 256, false, 0}, "gaussian"),
+                                                          question({1, 134, 1, 250, 256, false, 0}, "gaussian")});
     if (step.number() >= "30") asked.insert(asked.end(), {many_keys, many_heads});
     if (step.number() >= "36") asked.push_back(no_key);
     if (step.number() == "41") asked.push_back(many_queries);
-    const auto library = step.library(Machine::simulated);
+    const auto folder = std::filesystem::temp_directory_path() / ("library-" + std::to_string(getpid()));
+    const auto library = library_of(step, folder);
     const std::string text = text_of(step.folder() / "attention.cu");
     std::vector<simulator::SyncSite> sites;
     for (const Question& q : asked) {
@@ -155,6 +193,7 @@ TEST_CASE("every altered synchronization call is rejected, or known to be harmle
         if (excuse) CHECK_MESSAGE(verdict.empty(), "listed as harmless, but rejected: ", verdict);
         else CHECK_MESSAGE(!verdict.empty(), "not rejected");
       }
+    std::filesystem::remove_all(folder);
   }
   std::cout << "synchronization mutants: " << killed << " of " << mutants << " rejected, " << mutants - killed
             << " harmless\n";
@@ -298,6 +337,40 @@ const std::vector<Edit> edits = {
     {"38", "behind the last key of V stands NaN", "uint4 eight = {};", "uint4 eight = {0x7E007E00, 0x7E007E00, 0x7E007E00, 0x7E007E00};"},
     {"38", "a block of zeros is divided by 0", "largest > 0 ? e4m3_max / largest : 1", "e4m3_max / largest"},
     {"38", "a block that is not full is not quantized", "  const int blocks = (N + Bc - 1) / Bc;\n  if (!block_scales)", "  const int blocks = N / Bc;\n  if (blocks == 0) return;\n  if (!block_scales)"},
+    {"42", "shares are rounded up", "return uint64_t{b} * blocks / ctas;", "return (uint64_t{b} * blocks + ctas - 1) / ctas;"},
+    {"42", "both parts of a CTA lie in one place", "2 * cta(block) + (block / Tc > share(cta(block)) / Tc)", "2 * cta(block)"},
+    {"42", "the second part lies where the next CTA's first does", "2 * cta(block) + (block", "cta(block) + (block"},
+    {"42", "a split piece is the wrong one", "number : split.whole + block / split.Tc, shape)", "number : block / split.Tc, shape)"},
+    {"42", "a part begins at the piece's first block", "work.first = block % split.Tc;", "work.first = 0;"},
+    {"42", "a part goes on to the piece's last block", "work.last = min(split.Tc, work.first + split.share(blockIdx.x + 1) - block);", "work.last = split.Tc;"},
+    {"42", "a piece that falls to one CTA is a part that nobody merges", "if (work.last - work.first < static_cast<int>(split.Tc)) work.part", "work.part"},
+    {"42", "a piece that falls to one CTA is merged, too", " || split.cta(first) == split.cta(end - 1)", ""},
+    {"42", "the second part is skipped", "return number + work.last - work.first;", "return number + split.Tc;"},
+    {"42", "all but a part's first block are done again", "return number + work.last - work.first;", "return number + 1;"},
+    {"42", "nobody does the parts behind whole pieces", "number + gridDim.x : split.whole + split.share(blockIdx.x);", "number + gridDim.x : split.whole + split.blocks;"},
+    {"42", "the blocks before a part's first are multiplied, too", "j >= max(plain, first); --j)", "j >= plain; --j)"},
+    {"42", "a part's blocks before its first one are, too, where nothing is hidden", "for (; j >= first; --j) block(j, false);", "for (; j >= 0; --j) block(j, false);"},
+    {"42", "who has no rows takes one turn too many", "if (pingpong<d> && j > first) {", "if (pingpong<d> && j > 0) {"},
+    {"42", "l of a part is one lane's", "      l[r] = quad_sum(l[r]);\n      if (q == 0) split", "      if (q == 0) split"},
+    {"42", "m is not stored", "{m[r], l[r]};", "{0, l[r]};"},
+    {"42", "rows g and g + 8 of a part have the same O", "{O[x + 2 * r], O[x + 2 * r + 1]};", "{O[x], O[x + 1]};"},
+    {"42", "all consumers' rows of a part are the first's", "int64_t{work.part} * Br<consumers> + 64 * w + 16 * warp", "int64_t{work.part} * Br<consumers> + 16 * warp"},
+    {"42", "behind a part nobody says that V's place is free", "    if (O_over_V<d> && threadIdx.x % 128 == 0) mbarrier_arrive(shared.O_stored);  // nothing lies in V's place\n", ""},
+    {"42", "pieces are merged from the first on, not from the first that is split", "work_number<consumers>(split.whole + blockIdx.x, shape)", "work_number<consumers>(blockIdx.x, shape)"},
+    {"42", "the last block's part is not merged", "end = first + split.Tc;  // the", "end = first + split.Tc - 1;  // the"},
+    {"42", "the first part is not merged", "for (unsigned block = first; block < end;", "for (unsigned block = split.share(split.cta(first) + 1); block < end;"},
+    {"42", "the parts' weights are exchanged", "multiply_add(two.x, weight, rescale(sum[2 * x], keep))", "multiply_add(two.x, keep, rescale(sum[2 * x], weight))"},
+    {"42", "O is merged without weights", "multiply_add(two.y, weight, rescale(sum[2 * x + 1], keep))", "two.y + sum[2 * x + 1]"},
+    {"42", "l is merged without its weight", "l * keep + m_l.y * weight;", "l * keep + m_l.y;"},
+    {"42", "l so far is not carried to the new maximum", "l * keep + m_l.y * weight;", "l + m_l.y * weight;"},
+    {"42", "the merge forgets the maximum", "    m = m_new;\n    l = l * keep + m_l", "    l = l * keep + m_l"},
+    {"42", "the merge begins with the maximum 0", "float m = lowest, l = 0, sum", "float m = 0, l = 0, sum"},
+    {"42", "what is merged is stored as FP16, also for BF16", "= pack<T>(sum", "= pack_halves(sum"},
+    {"42", "LSE of a merged row has no scale", "m * shape.magnitude + logf(l);", "m + logf(l);"},
+    {"42", "one piece too many is whole", "all - rest, rest * Tc, Tc", "all - rest + 1, rest * Tc, Tc"},
+    {"42", "a causal mask is split, too", "return !p.causal && p.seq_k >= enough;", "return p.seq_k >= enough;"},
+    {"42", "there is room for one part a CTA", "? 2 * device.sm_count * 64", "? device.sm_count * 64"},
+    {"42", "O of the parts begins in the midst of m and l", "reinterpret_cast<float*>(m_l + part_rows(p, device))", "reinterpret_cast<float*>(m_l + part_rows(p, device) / 2)"},
     {"40", "only the first row of a warp is asked", "raised = __any_sync(all_lanes, raised);", "raised = __shfl_sync(all_lanes, raised ? 1 : 0, 0);"},
     {"40", "the maximum is never raised", "(m_new[r] - m[r]) * c > slack", "(m_new[r] - m[r]) * c > 1e30f"},
     {"40", "weights may exceed what FP16 holds", "constexpr float slack = 8;", "constexpr float slack = 20;"},
@@ -392,6 +465,7 @@ const std::vector<Question>& questions_of(const std::string& step) {
   if (step == "38") all = questions_of_blocks();  // first what rejects most
   if (fp8)
     for (Question& q : questions_in_fp8()) all.push_back(std::move(q));
+  if (step == "42") all = questions_that_split();  // first what rejects most
   if (step >= "40") {
     all.push_back(question({1, 2, 70, 150, 64, false, 0, attention::Dtype::bf16}, "gaussian"));
     all.push_back(question({1, 1, 150, 300, 128, true, 0, attention::Dtype::bf16}, "outliers"));
@@ -421,7 +495,7 @@ TEST_CASE("every semantic mutant is rejected") {
     INFO(edit.step, ": ", edit.name);
     const Step& step = course::find_step(edit.step);
     const auto source = folder / "attention.cu", library = folder / ("mutant" + std::to_string(number++) + ".so");
-    std::ofstream(source) << replaced(text_of(step.folder() / "attention.cu"), edit);
+    std::ofstream(source) << replaced(kernel_of(step), edit);
     const std::string error = course::build_kernel(source, step.name, library, 120);
     REQUIRE_MESSAGE(error.empty(), error);
     std::string verdict;
@@ -438,11 +512,36 @@ TEST_CASE("every semantic mutant is rejected") {
 }
 
 TEST_CASE("the unchanged steps pass what rejects the mutants") {
-  for (const Step& step : chosen_steps())
+  const auto folder = std::filesystem::temp_directory_path() / ("unchanged-" + std::to_string(getpid()));
+  for (const Step& step : chosen_steps()) {
+    const auto library = library_of(step, folder);
     for (const Question& q : questions_of(step.number())) {
-      const Outcome outcome = run(step.library(Machine::simulated), q, Schedule::early);
+      const Outcome outcome = run(library, q, Schedule::early);
       CHECK_MESSAGE(outcome.right(), step.name, ": ", outcome.message);
     }
+  }
+  std::filesystem::remove_all(folder);
+}
+
+// With 4096 keys it would take minutes to have more pieces than SMs, and several parts a CTA behind them.
+TEST_CASE("42: short problems, split") {
+  if (!is_chosen("42")) return;
+  const auto folder = std::filesystem::temp_directory_path() / ("short-" + std::to_string(getpid()));
+  const auto library = library_of(course::find_step("42"), folder);
+  std::vector<Question> asked = questions_that_split();
+  // With Tc blocks a piece, the last CTA has a whole piece where Tc * (132 - pieces) < 132; and of 130 pieces one more has.
+  for (int64_t pieces : {66, 128, 129, 130, 131, 132, 133, 263})
+    asked.push_back(question({1, pieces, 1, 260, 64, false, 0}, "gaussian"));
+  asked.push_back(question({1, 134, 1, 250, 256, false, 0}, "gaussian"));  // O leaves V's place, and then come parts
+  asked.push_back(question({1, 100, 1, 250, 256, false, 0}, "gaussian"));  // a part behind a part
+  asked.push_back(question({1, 131, 1, 200, 128, false, 0, attention::Dtype::bf16}, "gaussian"));
+  asked.push_back(question({1, 45, 400, 210, 64, false, -0.2f}, "growing"));  // 135 pieces, the last rows are nobody's
+  for (const Question& q : asked)
+    for (Schedule schedule : {Schedule::early, Schedule::late, Schedule::random}) {
+      const Outcome outcome = run(library, q, schedule);
+      CHECK_MESSAGE(outcome.right(), q.problem.heads, " heads, ", q.problem.seq_k, " keys: ", outcome.message);
+    }
+  std::filesystem::remove_all(folder);
 }
 
 // Which measures a kernel takes is chosen when it is compiled, and its precision says so.

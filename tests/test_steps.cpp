@@ -67,6 +67,43 @@ std::string words(const Problem& p) {
 
 constexpr Dtype both_types[] = {Dtype::fp16, Dtype::bf16};
 
+// How many consumer warpgroups the launcher of 42 picks, as its function `consumers_of` says; and whether the pieces that would
+// be the last wave are split.
+bool splits_in_42(const Problem& p) { return !p.causal && p.seq_k >= 4096; }
+int64_t consumers_in_42(const Problem& p) {
+  return p.dim == 64 || (p.dim == 128 && (splits_in_42(p) || (p.causal && p.seq_q >= 2048))) ? 3 : 2;
+}
+
+// How 42 shares out its pieces, found by going through the shares of all 132 CTAs, block by block.
+struct Parts {
+  int64_t pieces = 0, split = 0;         // of `split` pieces the blocks are shared out
+  int64_t parts = 0, rows = 0;           // what goes to the workspace, and how many of its rows are queries
+  int64_t queries_again = 0;             // rows of Q that are loaded for a piece's second part, third, ...
+  int64_t stored_whole = 0, without = 0; // split pieces that fall to one CTA; CTAs whose share is empty
+};
+Parts parts_in_42(const Problem& p) {
+  const int64_t consumers = consumers_in_42(p), Br = 64 * consumers, Bc = p.dim == 64 ? 128 : 80, ctas = 132;
+  const int64_t Tr = (p.seq_q + Br - 1) / Br, Tc = (p.seq_k + Bc - 1) / Bc;
+  Parts result{.pieces = p.batch * p.heads * Tr};
+  if (!splits_in_42(p)) return result;
+  result.split = result.pieces % ctas;
+  for (int64_t b = 0; b < ctas; ++b) {
+    const int64_t first = b * result.split * Tc / ctas, end = (b + 1) * result.split * Tc / ctas;
+    int64_t in_this_piece = 0;
+    result.without += first == end;
+    for (int64_t block = first; block < end; ++block) {
+      ++in_this_piece;
+      if (block + 1 < end && (block + 1) % Tc > 0) continue;  // the part goes on
+      const int64_t i = Tr - 1 - (result.pieces - result.split + block / Tc) % Tr, rows = std::min(Br, p.seq_q - i * Br);
+      result.stored_whole += in_this_piece == Tc;
+      if (in_this_piece < Tc) ++result.parts, result.rows += rows;
+      if (block % Tc >= in_this_piece) result.queries_again += rows;
+      in_this_piece = 0;
+    }
+  }
+  return result;
+}
+
 // How many consumer warpgroups the launcher of 41 picks, as its function `pick` says.
 int64_t consumers_in_41(const Problem& p) {
   if (p.dim == 256) return 2;
@@ -91,6 +128,10 @@ Twin twin_traffic(const Step& step, const Question& q) {
       {"31", [](const auto& head) {
          return tw::flash_attention_2(head, {.Br = head.d() == 64 ? 192 : 128, .Bc = head.d() == 256 ? 80 : 128});
        }},
+      {"42", [&](const auto& head) {
+         const int64_t consumers = consumers_in_42(q.problem), d = head.d();
+         return tw::flash_attention_2(head, {.Br = 64 * consumers, .Bc = d == 64 || (d == 128 && consumers == 2) ? 128 : 80});
+       }},
       {"37", [](const auto& head) { return tw::flash_attention_3_fp8(head, {.Br = head.d() == 256 ? 128 : 192, .Bc = 128}); }},
       {"41", [&](const auto& head) {
          const int64_t consumers = consumers_in_41(q.problem), d = head.d();
@@ -110,15 +151,23 @@ Twin twin_traffic(const Step& step, const Question& q) {
   if (step.number() >= "36") {
     const Problem& p = q.problem;
     const bool fp8 = precision(step) != "fp16";
-    const int64_t Br = step.number() == "41" ? 64 * consumers_in_41(p) : p.dim == 64 || (fp8 && p.dim == 128) ? 192 : 128;
+    const int64_t Br = step.number() == "42"   ? 64 * consumers_in_42(p)
+                       : step.number() == "41" ? 64 * consumers_in_41(p)
+                       : p.dim == 64 || (fp8 && p.dim == 128) ? 192 : 128;
     const int64_t heads = p.batch * p.heads, Tr = (p.seq_q + Br - 1) / Br;
     // Every piece of work is taken by adding to a counter of 4 bytes (the ledger has that as written), which is cleared
-    // before, but in 41 only if they differ; and Q is loaded even where a query block sees no key, so that its barriers keep
+    // before, but from 41 on only if they differ; and Q is loaded even where a query block sees no key, so that its barriers keep
     // step with the work.
-    if (step.number() != "41" || p.causal) result.written += heads * Tr * 4 + 4;
+    if (step.number() < "41" || p.causal) result.written += heads * Tr * 4 + 4;
     for (int64_t i = 0; i < Tr; ++i) {
       const int64_t end = std::min(p.seq_q, (i + 1) * Br);
       if (p.visible_keys(end - 1) == 0) result.read += heads * (end - i * Br) * p.dim * (fp8 ? 1 : 2);
+    }
+    if (step.number() == "42") {
+      const Parts parts = parts_in_42(p);
+      // A part is Br rows of m, l and O. The merge asks for the rows that are queries: O once, m and l in all 32 lanes.
+      result.written += parts.parts * Br * (8 + 4 * p.dim);
+      result.read += parts.rows * (32 * 8 + 4 * p.dim) + parts.queries_again * p.dim * 2;
     }
     // What the twin of FP8 does not count: the descales that attention reads, and the quantizer. Each step has its own.
     if (step.number() == "37") {
@@ -292,6 +341,76 @@ TEST_CASE("41: the launcher picks by length and mask, and three consumers are ri
         CHECK_MESSAGE(outcome.right(), outcome.message);
       }
     }
+  }
+}
+
+TEST_CASE("42: pieces are split over their keys, and the parts are merged") {
+  struct Shape {
+    int64_t heads, seq_q, seq_k, dim;
+    const char* input = "gaussian";
+    float scale = 0.1f;
+    bool causal = false;
+  };
+  const std::vector<Shape> shapes = {
+      {1, 1, 4095, 64},                      // too few keys: nothing is split
+      {1, 1, 4096, 64, "growing"},           // 32 blocks: 100 CTAs have none
+      {2, 200, 4200, 64, "gaussian", -0.1f}, // 4 pieces of 33 blocks: one for each CTA; the last is not full
+      {5, 1, 4200, 64, "fingerprint"},       // 165 blocks: a CTA has the end of a piece and the beginning of the next
+      {1, 3, 20000, 64, "growing", 2},       // many keys, scores that rise by more than the slack
+      {3, 40, 4100, 64, "outliers", 1e6f},   // scores of millions
+      {2, 200, 4200, 128, "growing"},        {1, 193, 4177, 128, "negative", 4},
+      {3, 1, 4300, 128, "last_key_wins"},    {1, 50, 4097, 128, "gaussian", 0},
+      {3, 2, 4200, 256, "gaussian"},         {1, 130, 4300, 256, "growing", -0.1f},
+      {2, 1, 4097, 256, "gaussian", 0},      {1, 70, 4200, 64, "gaussian", 0.1f, true},
+      {2, 3, 4200, 256, "growing", 0.1f, true}};
+  for (const Step& step : steps()) {
+    if (step.number() != "42") continue;
+    uint64_t seed = 0;
+    for (const Shape& s : shapes)
+      for (Dtype dtype : both_types) {
+        const Problem p{1, s.heads, s.seq_q, s.seq_k, s.dim, s.causal, s.scale, dtype};
+        const Question question = course::ask(p, course::make_inputs(s.input, p, ++seed));
+        INFO(step.name, " ", words(p), " input ", s.input, " scale ", s.scale);
+        const Outcome outcome = run(step, question, static_cast<Schedule>(seed % 3), seed);
+        CHECK_MESSAGE(outcome.right(), outcome.message);
+        if (machine() != Machine::simulated || !outcome.right()) continue;
+        check_ledger(step, question, outcome.ledger);
+        // One launch more where parts are merged, four rows a CTA.
+        const Parts parts = parts_in_42(p);
+        const int64_t merge_ctas = parts.split * 16 * consumers_in_42(p);
+        CHECK(static_cast<int64_t>(outcome.ledger.ctas) ==
+              (parts.split > 0 ? 132 : std::min<int64_t>(parts.pieces, 132)) + merge_ctas + s.causal);
+        CHECK(static_cast<int64_t>(outcome.ledger.launches) == 1 + (parts.split > 0) + s.causal);
+      }
+  }
+}
+
+// A part that sees only scores of -infinity has m = lowest and l = 0; a NaN in one part's V, or in a query, is one in the result.
+TEST_CASE("42: parts with scores of -infinity, with NaN, and the same bits in all schedules") {
+  for (const Step& step : steps()) {
+    if (step.number() != "42") continue;
+    for (int64_t dim : {64, 128, 256})
+      for (const char* what : {"-infinity for 3000 keys", "NaN in V", "NaN in Q", "infinity in V"}) {
+        const Problem p{1, 1, 5, 4200, dim, false, 0.1f};
+        course::Inputs inputs = course::make_inputs("gaussian", p, 2);
+        const auto d = static_cast<size_t>(dim);
+        if (what[0] == '-')
+          for (size_t i = 0; i < 5; ++i) inputs.Q[i * d] = attention::to_half(i < 3 ? 1 : 0.5f);
+        if (what[0] == '-')
+          for (size_t j = 1000; j < 4000; ++j) inputs.K[j * d] = 0xFC00;
+        if (std::string(what) == "NaN in V") inputs.V[2500 * d + 7] = 0x7E00;
+        if (std::string(what) == "NaN in Q") inputs.Q[2 * d + 7] = 0x7E00;
+        if (std::string(what) == "infinity in V") inputs.V[100 * d + 7] = 0x7C00;
+        const Question question = course::ask(p, inputs);
+        INFO(step.name, " ", words(p), " ", what);
+        double margin = -1;
+        for (Schedule schedule : {Schedule::early, Schedule::late, Schedule::random}) {
+          const Outcome outcome = run(step, question, schedule);
+          CHECK_MESSAGE(outcome.right(), outcome.message);
+          if (margin >= 0 && machine() == Machine::simulated) CHECK(outcome.verdict.margin == margin);
+          margin = outcome.verdict.margin;
+        }
+      }
   }
 }
 
@@ -563,6 +682,26 @@ TEST_CASE("closed form: many queries at d = 128") {
                  return i == 8199 ? nan : i < 8070 ? -infinity : std::log(static_cast<double>(i) - 8069);
                },
                6.4e-2, 2e-3, false, true, "41"});
+}
+
+// So many keys that 42 splits them.
+TEST_CASE("closed form: many keys and few queries") {
+  for (int64_t dim : {64, 128, 256}) {
+    check_probe({"mean of parts", {1, 3, 2, 4233, dim, false, 0.088f}, zero, zero,
+                 [](int64_t, int64_t h, int64_t j, int64_t) { return static_cast<double>(j < 4000 ? h : 0); },
+                 [](int64_t, int64_t h, int64_t, int64_t) { return static_cast<double>(h) * 4000 / 4233; },
+                 [](auto...) { return std::log(4233.0); }, 4e-3, 2e-3, false, true, "42"});
+    check_probe({"V[j][c] = c", {1, 1, 3, 4100, dim, false, 0.088f}, random_up_to(3), random_up_to(3),
+                 [](int64_t, int64_t, int64_t, int64_t c) { return static_cast<double>(c); },
+                 [](int64_t, int64_t, int64_t, int64_t c) { return static_cast<double>(c); }, {},
+                 3e-3 * static_cast<double>(dim), 2e-3, false, true, "42"});
+    // Keys 0 .. 4095 have the weight 2^-12 each of the last one's, so half of the sum is one part's.
+    check_probe({"half of the weight in the last part", {1, 1, 2, 4097, dim, false, 0.69314718f},
+                 [](int64_t, int64_t, int64_t, int64_t c) { return c == 0 ? 1.0 : 0.0; },
+                 [](int64_t, int64_t, int64_t j, int64_t c) { return c == 0 && j == 4096 ? 12.0 : 0.0; },
+                 [](int64_t, int64_t, int64_t j, int64_t) { return j == 4096 ? 3.0 : 1.0; }, [](auto...) { return 2.0; },
+                 [](auto...) { return 13 * std::log(2.0); }, 4e-3, 2e-3, false, true, "42"});
+  }
 }
 
 namespace {
