@@ -12,7 +12,7 @@
 // 40_late_rescale): m stays until it would rise by 4 in log2 units, and P is 2^4 times as large, 2^8 at most.
 //
 // One pass over FP16 numbers is enough to quantize a block: it is read, rotated, measured and rounded in registers. V is
-// transposed on the way, block by block, so the producer is one thread again. Its consumers take turns with Q K^T, as in 33.
+// transposed on the way, block by block, so the producer is one thread again. The consumers take turns with Q K^T, as in 37.
 //
 // Registers: producer 32 a thread (d = 256: 24), consumers 160 (240). Shared memory: K and V twice 8 / 16 / 32 KB each
 // (d = 64 / 128 / 256), the ones twice 1 KB, Q 12 / 24 / 32 KB, O 24 / 48 / 64 KB: 70 / 138 / 226 KB.
