@@ -29,8 +29,11 @@ VARIANTS = [
         ("    wgmma_wait<0>(O, P);  // PV is done\n", "    wgmma_wait<0>(O, P);\n    if (raised) rescale_O();\n")]),
     ("40_turns", "40_late_rescale", [("constexpr bool pingpong = d == 64;", "constexpr bool pingpong = d < 256;")]),
     ("40_no_turns", "40_late_rescale", [("constexpr bool pingpong = d == 64;", "constexpr bool pingpong = false;")]),
-    ("41_two", "41_three_consumers", [("const bool three = p.seq_q >= enough;", "const bool three = false && enough;")]),
-    ("41_three", "41_three_consumers", [("const bool three = p.seq_q >= enough;", "const bool three = true || enough;")]),
+    ("41_two", "41_three_consumers", [("const bool three = p.causal && p.seq_q >= 2048;", "const bool three = false;"),
+                                      ("start<T, 64, 3>", "start<T, 64, 2>")]),
+    ("41_three", "41_three_consumers", [("const bool three = p.causal && p.seq_q >= 2048;", "const bool three = true;")]),
+    ("41_no_pass", "41_three_consumers", [("const int Tc = shape.key_blocks<d, consumers>(first_row, 64); ",
+                                           "const int Tc = all;")]),
 ]
 
 

@@ -154,8 +154,10 @@ TEST_CASE("every altered synchronization call is rejected, or known to be harmle
   const Question many_heads = question({1, 70, 330, 100, 64, false, 0}, "gaussian");
   // Query blocks that see no key, several a CTA.
   const Question no_key = question({1, 100, 400, 7, 64, true, 0}, "gaussian");
-  // So many queries that 41 picks three consumers at d = 128.
-  const Question many_queries = question({1, 1, 2100, 170, 128, false, 0}, "gaussian");
+  // So many queries, with a causal mask, that 41 picks three consumers at d = 128; the first of each pass on key blocks.
+  const Question many_queries = question({1, 1, 2100, 170, 128, true, 0}, "gaussian");
+  // Several query blocks a CTA at d = 256, where O leaves through V's place.
+  const Question wide = question({1, 70, 150, 200, 256, true, 0}, "gaussian");
   for (const Step& step : chosen_steps()) {
     std::vector<Question> asked = everyone;
     if (step.number() == "27") asked.push_back(many_blocks);
@@ -164,7 +166,7 @@ TEST_CASE("every altered synchronization call is rejected, or known to be harmle
                                                           question({1, 134, 1, 250, 256, false, 0}, "gaussian")});
     if (step.number() >= "30") asked.insert(asked.end(), {many_keys, many_heads});
     if (step.number() >= "36") asked.push_back(no_key);
-    if (step.number() == "41") asked.push_back(many_queries);
+    if (step.number() == "41") asked.insert(asked.end(), {many_queries, wide});
     const auto folder = std::filesystem::temp_directory_path() / ("library-" + std::to_string(getpid()));
     const auto library = library_of(step, folder);
     const std::string text = text_of(step.folder() / "attention.cu");
@@ -381,16 +383,36 @@ const std::vector<Edit> edits = {
     {"40", "P and V in BF16 are multiplied as FP16", "wgmma<Major::mn, T>", "wgmma<Major::mn>"},
     {"40", "P is packed as FP16, also for BF16", "= pack<T>(S[2", "= pack_halves(S[2"},
     {"40", "O is stored as FP16, also for BF16", "= pack<T>(O[x", "= pack_halves(O[x"},
-    {"41", "K and V are given back by two consumers of three", "shared.K_empty[s], 4 * consumers);", "shared.K_empty[s], 4 * 2);"},
+    // 41 passes on, and stores O through V's place: each of its waits, arrivals, counts and barriers is altered above, by the
+    // simulator. Here are the edits that no call shows.
+    {"41", "K is given back by two consumers of three", "shared.K_empty[s], 4 * consumers);", "shared.K_empty[s], 4 * 2);"},
+    {"41", "V is given back by two consumers of three", "shared.V_empty[s], 4 * consumers);", "shared.V_empty[s], 4 * 2);"},
     {"41", "the next number may be written when two consumers of three have read", "work_empty, 128 * consumers);", "work_empty, 128 * 2);"},
     {"41", "the third consumer hands its turn to the second", "1 + (w + 1) % consumers,", "1 + (w + 1) % 2,"},
     {"41", "the three consumers' own barriers are one", "own_rows = 1 + consumers + w;", "own_rows = 1 + consumers;"},
+    {"41", "all consumers' barrier is the first one's own", "const int all_rows = 1 + 2 * consumers;", "const int all_rows = 1 + consumers;"},
+    {"41", "all consumers' barrier is each one's own", "const int all_rows = 1 + 2 * consumers;", "const int all_rows = own_rows;"},
     {"41", "three consumers' registers with two's producer", "producer_registers = consumers == 3 ? 32 :", "producer_registers = consumers == 3 ? 40 :"},
     {"41", "K's second 64 columns are taken to lie 128 rows on", "x / 64 * Bc<d, consumers> * 128", "x / 64 * 128 * 128"},
     {"41", "V's groups of columns are taken to lie 128 rows apart", "descriptor(&shared.V, Bc<d, consumers> * 128, 1024)", "descriptor(&shared.V, 128 * 128, 1024)"},
     {"41", "boxes of V have 80 rows, whatever the tile", "tile_map<d>(t.V, shape.heads, shape.Nk, Bc<d, consumers>)", "tile_map<d>(t.V, shape.heads, shape.Nk, 80)"},
     {"41", "all query blocks have the rows of three consumers", "const unsigned all = shape.heads * ((shape.Nq + Br<consumers> - 1) / Br<consumers>);", "const unsigned all = shape.heads * ((shape.Nq + Br<3> - 1) / Br<3>);"},
     {"41", "the third consumer's rows are the first's", "const int first_row = i * Br<consumers> + 64 * w;", "const int first_row = i * Br<consumers> + 64 * (w % 2);"},
+    {"41", "a consumer needs the blocks that its first row sees", "key_blocks<d, consumers>(first_row, 64);", "key_blocks<d, consumers>(first_row, 1);"},
+    {"41", "a consumer needs the blocks that the first consumer needs", "key_blocks<d, consumers>(first_row, 64);", "key_blocks<d, consumers>(i * Br<consumers>, 64);"},
+    {"41", "one block too many is passed on", "for (int j = all - 1; j >= Tc; --j, ++n) {", "for (int j = all - 1; j >= Tc - 1 && j >= 0; --j, ++n) {"},
+    {"41", "the last block that a consumer does not need is not passed on", "for (int j = all - 1; j >= Tc; --j, ++n) {", "for (int j = all - 1; j > Tc; --j, ++n) {"},
+    {"41", "no block is passed on, nor computed", "for (int j = all - 1; j >= Tc; --j, ++n) {", "for (int j = all - 1; j >= all; --j, ++n) {"},
+    {"41", "all are passed on in the place of one", "for (int j = all - 1; j >= Tc; --j, ++n) {", "for (int j = all - 1; j >= Tc; --j) {"},
+    {"41", "K is not passed on", "    release(shared.K_empty[n % stages]);\n    release(shared.V_empty[n % stages]);\n", "    release(shared.V_empty[n % stages]);\n"},
+    {"41", "V is not passed on", "    release(shared.K_empty[n % stages]);\n    release(shared.V_empty[n % stages]);\n", "    release(shared.K_empty[n % stages]);\n"},
+    {"41", "who passes on takes no turn", "if (pingpong<d> && j > 0) {", "if (false) {"},
+    {"41", "the first block takes a turn when it is passed on", "if (pingpong<d> && j > 0) {", "if (pingpong<d>) {"},
+    {"41", "d = 256: both consumers' O is in one place", "reinterpret_cast<Tile<64, d>*>(V)[w] :", "reinterpret_cast<Tile<64, d>*>(V)[0] :"},
+    {"41", "Q is given back before the last Q K^T", "    for (; j >= plain; --j) block(j, true);\n", "    release(shared.Q_empty[w]);\n    for (; j >= plain; --j) block(j, true);\n"},
+    {"41", "who sees no key keeps Q", "  if (Tc == 0) {\n    __syncwarp();", "  if (all == 0) {\n    __syncwarp();"},
+    {"41", "no key in sight, so no Q is loaded", "  if (Tc == 0) load_Q();\n", ""},
+    {"41", "the block that hides keys is taken for one that all rows see", "if (Tc > plain) hide(Tc - 1);", "if (Tc > plain + 1) hide(Tc - 1);"},
     {"41", "causal pieces are taken from a counter that nobody has cleared", "if (shape.causal) launch", "if (!shape.causal) launch"},
     {"41", "all pieces are taken from the counter, which is cleared for a causal mask alone", "shape.causal ? gridDim.x + atomicAdd(counter, 1u) : number + gridDim.x;", "gridDim.x + atomicAdd(counter, 1u);"},
     {"41", "every CTA takes its neighbour's pieces too", ": number + gridDim.x;", ": number + 1;"},
@@ -456,7 +478,7 @@ std::vector<Question> questions_of_blocks() {
 }
 
 // What a step is asked: the same as all, and what it alone can get wrong. From 36 on: several pieces of work a CTA, sections of
-// heads, d = 256; from 40 on BF16; 41's other size.
+// heads, d = 256; from 40 on BF16; 41's other size, which takes a causal mask, and several pieces of work at d = 256.
 const std::vector<Question>& questions_of(const std::string& step) {
   static std::map<std::string, std::vector<Question>> asked;  // making one takes longer than a run
   std::vector<Question>& all = asked[step];
@@ -478,10 +500,13 @@ const std::vector<Question>& questions_of(const std::string& step) {
     all.push_back(question({1, 70, 330, 100, 64, false, 0}, "gaussian"));
     all.push_back(question({1, 1, 40, 700, 256, false, 0}, "gaussian"));
   }
-  if (step == "41") {  // so many queries that three consumers are picked
-    all.push_back(question({1, 1, 2100, 170, 128, false, 0}, "gaussian"));
-    all.push_back(question({1, 1, 8192, 200, 128, true, 0, attention::Dtype::bf16}, "gaussian"));
+  if (step == "41") {
+    // So many queries that three consumers are picked. Some of them pass on blocks, between others and one after the other.
+    all.push_back(question({1, 1, 2100, 170, 128, true, 0}, "gaussian"));
+    all.push_back(question({1, 1, 2048, 700, 128, true, 0, attention::Dtype::bf16}, "gaussian"));
     all.push_back(question({1, 13, 2100, 150, 64, true, 0}, "gaussian"));
+    all.push_back(question({1, 3, 400, 600, 64, true, 0}, "gaussian"));
+    all.push_back(question({1, 70, 150, 200, 256, true, 0}, "gaussian"));
   }
   return all;
 }
