@@ -101,7 +101,7 @@ std::vector<Question> questions_that_split() {
   return {question({1, 5, 5, 4200, 64, false, 0}, "growing"),  // of the first of two parts of a CTA, and of the second
           question({1, 2, 40, 300, 64, false, -0.3f}, "gaussian"),
           question({1, 2, 200, 420, 64, false, 4}, "negative"),
-          question({1, 3, 2, 4200, 256, false, 0}, "gaussian"),
+          question({1, 5, 1, 3500, 256, false, 0}, "gaussian"),
           question({1, 1, 193, 900, 128, false, 0, attention::Dtype::bf16}, "outliers"),
           question({1, 2, 100, 450, 128, false, 0}, "growing"),
           question({1, 137, 1, 300, 64, false, 0}, "fingerprint"),
@@ -162,7 +162,7 @@ TEST_CASE("every altered synchronization call is rejected, or known to be harmle
     std::vector<Question> asked = everyone;
     if (step.number() == "27") asked.push_back(many_blocks);
     if (step.number() == "42") asked.insert(asked.end(), {question({1, 5, 2, 4200, 64, false, 0}, "growing"),
-                                                          question({1, 3, 2, 4200, 256, false, 0}, "gaussian"),
+                                                          question({1, 5, 1, 3500, 256, false, 0}, "gaussian"),
                                                           question({1, 134, 1, 250, 256, false, 0}, "gaussian")});
     if (step.number() >= "30") asked.insert(asked.end(), {many_keys, many_heads});
     if (step.number() >= "36") asked.push_back(no_key);

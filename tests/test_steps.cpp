@@ -389,7 +389,7 @@ TEST_CASE("42: pieces are split over their keys, and the parts are merged") {
       {3, 40, 4100, 64, "outliers", 1e6f},   // scores of millions
       {2, 200, 4200, 128, "growing"},        {1, 193, 4177, 128, "negative", 4},
       {3, 1, 4300, 128, "last_key_wins"},    {1, 50, 4097, 128, "gaussian", 0},
-      {3, 2, 4200, 256, "gaussian"},         {1, 130, 4300, 256, "growing", -0.1f},
+      {5, 1, 4200, 256, "gaussian"},         {1, 130, 4300, 256, "growing", -0.1f},
       {2, 1, 4097, 256, "gaussian", 0},      {1, 70, 4200, 64, "gaussian", 0.1f, true},
       {2, 3, 4200, 256, "growing", 0.1f, true}};
   for (const Step& step : steps()) {
