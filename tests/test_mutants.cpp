@@ -369,7 +369,7 @@ const std::vector<Edit> edits = {
     {"42", "the merge begins with the maximum 0", "float m = lowest, l = 0, sum", "float m = 0, l = 0, sum"},
     {"42", "what is merged is stored as FP16, also for BF16", "= pack<T>(sum", "= pack_halves(sum"},
     {"42", "LSE of a merged row has no scale", "m * shape.magnitude + logf(l);", "m + logf(l);"},
-    {"42", "one piece too many is whole", "all - rest, rest * Tc, Tc", "all - rest + 1, rest * Tc, Tc"},
+    {"42", "one piece too few is whole", "all - rest, rest * Tc, Tc", "all - rest - (rest > 0 && all > sms), rest * Tc, Tc"},
     {"42", "a causal mask is split, too", "return !p.causal && p.seq_k >= enough;", "return p.seq_k >= enough;"},
     {"42", "there is room for one part a CTA", "? 2 * device.sm_count * 64", "? device.sm_count * 64"},
     {"42", "O of the parts begins in the midst of m and l", "reinterpret_cast<float*>(m_l + part_rows(p, device))", "reinterpret_cast<float*>(m_l + part_rows(p, device) / 2)"},
