@@ -9,6 +9,7 @@ Blocks stand between <!-- ledger ... --> or <!-- measured ... --> and <!-- end -
     <!-- measured 10_tiling -->   speed and resources of the step, from the newest file in docs/results
     <!-- measured ladder -->      speed of all steps at the standard shape
     <!-- measured peers 26 -->    a step beside its peers, from the newest docs/results/*/peers-<date>.csv that has it
+    <!-- measured peers 42 bf16 -->    the same in BF16, from peers-bf16-*.csv
     <!-- measured mutants -->     who notices each mutant of 36, from mutants-*.csv
     <!-- measured ablation -->    32 against 31 and 34 against 33, from peers-ablation-*.csv
     <!-- measured decode -->      the same for few queries and many keys, from decode-*.csv
@@ -156,11 +157,11 @@ def measured_ladder(steps):
     return "\n".join(lines) + "\n\n" + source_line(shown) + "\n"
 
 
-def newest(pattern, wanted=lambda row: True):
-    """FP16 rows and name of the newest file of this pattern that has a wanted one; nothing if there is none."""
+def newest(pattern, wanted=lambda row: True, dtype="fp16"):
+    """Rows of this type and name of the newest file of this pattern that has a wanted one; nothing if there is none."""
     for name in sorted(ROOT.glob(f"docs/results/*/{pattern}"), reverse=True):
         with open(name, newline="") as file:
-            rows = [r for r in csv.DictReader(file) if r.get("dtype", "fp16") == "fp16"]
+            rows = [r for r in csv.DictReader(file) if r.get("dtype", "fp16") == dtype]
         if any(map(wanted, rows)):
             return rows, name.relative_to(ROOT)
     return [], ""
@@ -175,8 +176,9 @@ def peers_cells(rows):
     return cells, list(dict.fromkeys(r["competitor"] for r in rows))
 
 
-def measured_peers(number):
-    rows, name = newest("peers-2*.csv", lambda r: r["competitor"].startswith(number))
+def measured_peers(number, dtype="fp16"):
+    pattern = "peers-2*.csv" if dtype == "fp16" else f"peers-{dtype}-*.csv"
+    rows, name = newest(pattern, lambda r: r["competitor"].startswith(number), dtype)
     if not rows:
         return "Not measured yet.\n"
     cells, names = peers_cells(rows)
