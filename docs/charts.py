@@ -63,11 +63,14 @@ def draw_ladder(plot, axes, data):
     for i, (step, tflops) in enumerate(steps):
         axes.bar(i, tflops, color=COLORS[int(step[0])])
         axes.text(i, tflops * 1.05, f"{tflops:.3g}", ha="center", va="bottom", fontsize=7, color="#7f7f7f")
-    lines = sorted(data["lines"].items(), key=lambda line: line[1])
-    for (name, tflops), above in zip(lines, [t for _, t in lines[1:]] + [float("inf")]):
+    near, last = [], 0  # lines that lie close together are named in one place, below the lowest
+    for name, tflops in sorted(data["lines"].items(), key=lambda line: line[1]):
         axes.axhline(tflops, color="#7f7f7f", linewidth=0.8, linestyle=":")
-        axes.text(-0.6, tflops, f"{NAMES[name]} {tflops:.0f}", fontsize=7, color="#7f7f7f",
-                  va="bottom" if above > 1.2 * tflops else "top")  # below its line where another is near
+        near += [] if near and tflops < 1.2 * last else [(tflops, [])]
+        near[-1][1].append(f"{NAMES[name]} {tflops:.0f}")
+        last = tflops
+    for lowest, names in near:
+        axes.text(-0.6, lowest, ", ".join(names), fontsize=7, color="#7f7f7f", va="top")
     axes.set_yscale("log")
     axes.set_ylim(1, 1600)
     axes.set_xlim(-0.7, len(steps) - 0.3)

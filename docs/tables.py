@@ -199,7 +199,7 @@ def measured_peers(number, dtype="fp16"):
         lines.append(f"| {dim} | {'causal' if causal else 'full'} | {batch}, {seq_q}, {seq_k} | " + " | ".join(speeds) +
                      f" | {ratio} |")
     r = rows[0]
-    return "\n".join(lines) + (f"\n\nTFLOP/s, burst/steady, in one run of docs/peers.py. {r['gpu']}, PyTorch {r['torch']}, {r['date']}; hidden size "
+    return "\n".join(lines) + (f"\n\nTFLOP/s, burst/steady, by docs/peers.py on one GPU. {r['gpu']}, PyTorch {r['torch']}, {r['date']}; hidden size "
                                f"2048, N(0,1) inputs. Data: [{name.name}](/{name}).\n")
 
 
