@@ -342,12 +342,14 @@ def measured_pick():
     if not rows:
         return "Not measured yet.\n"
     cells, _ = peers_cells(rows)
-    lines = ["| d | mask | B, N | two consumers | three | three / two, burst / steady |", "|---:|---|---|---:|---:|---:|"]
+    lines = ["| d | mask | B, N | two consumers | three, nothing passed on | three | three / two, burst / steady |",
+             "|---:|---|---|---:|---:|---:|---:|"]
     for (dim, causal, batch, seq, _), cell in cells.items():
-        two, three = ([cell[n, p] for p in ("burst", "steady")] for n in ("41_two", "41_three"))
-        lines.append(f"| {dim} | {'causal' if causal else 'full'} | {batch}, {seq} | " + " | ".join(
-            "/".join(f"{v:.0f}" for v in pair) for pair in (two, three)) +
-            " | " + " / ".join(f"{b / a:.2f}" for a, b in zip(two, three)) + " |")
+        two, three, all_blocks = ([cell[n, p] for p in ("burst", "steady")] for n in ("41_two", "41_three", "41_no_pass"))
+        show = lambda pair: "/".join(f"{v:.0f}" for v in pair)
+        lines.append(f"| {dim} | {'causal' if causal else 'full'} | {batch}, {seq} | {show(two)} | "
+                     f"{show(all_blocks) if seq >= 2048 else '–'} | {show(three)} | "  # below, the launcher's choice is two
+                     + " / ".join(f"{b / a:.2f}" for a, b in zip(two, three)) + " |")
     r = rows[0]
     return "\n".join(lines) + (f"\n\nTFLOP/s, burst/steady, hidden size 2048, in one run. {r['gpu']}, {r['date']}. "
                                f"Data: [{name.name}](/{name}).\n")
