@@ -111,8 +111,9 @@ def test_snippets(pages, sources):
 
 
 def sources():
-    files = subprocess.run(["git", "ls-files", "*.cu", "*.h", "*.cpp"], cwd=ROOT, capture_output=True, text=True)
-    return "\n".join(squeezed((ROOT / file).read_text()) for file in files.stdout.split())
+    folders = [ROOT / name for name in ("steps", "reference_cpu", "tests")]
+    files = [file for folder in folders for end in ("cu", "h", "cpp") for file in sorted(folder.rglob(f"*.{end}"))]
+    return "\n".join(squeezed(file.read_text()) for file in files)
 
 
 def main():
