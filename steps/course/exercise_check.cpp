@@ -46,6 +46,7 @@ constexpr Trial trials[] = {
     {1, 1, 20, 650, 64, false, usual, "gaussian"},  // six key blocks of 128: a ring of two goes round three times
     {1, 1, 40, 300, 64, false, 2, "gaussian"},  // three key blocks of 128: some maxima rise by more than 2^8, some by less
     {1, 140, 5, 7, 64, false, usual, "fingerprint"},  // more query blocks than SMs: a CTA that stays gets a second
+    {1, 1, 200, 450, 64, true, usual, "gaussian", false, "41"},  // consumers that see nothing of the last key blocks
     {1, 5, 1, 4200, 64, false, usual, "growing", false, "42"},  // 165 key blocks for 132 SMs: parts of pieces
     {1, 2, 3, 4100, 64, false, -1, "gaussian", false, "42"},
 };
