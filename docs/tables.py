@@ -176,6 +176,11 @@ def peers_cells(rows):
     return cells, list(dict.fromkeys(r["competitor"] for r in rows))
 
 
+def burst_steady(cell, name):
+    """TFLOP/s of both protocols, as text."""
+    return "/".join(f"{cell[name, p]:.0f}" if (name, p) in cell else "–" for p in ("burst", "steady"))
+
+
 def measured_peers(number, dtype="fp16"):
     pattern = "peers-2*.csv" if dtype == "fp16" else f"peers-{dtype}-*.csv"
     rows, name = newest(pattern, lambda r: r["competitor"].startswith(number), dtype)
@@ -189,8 +194,7 @@ def measured_peers(number, dtype="fp16"):
     lines = [f"| d | mask | B, Sq, Sk | " + " | ".join([ours] + others) + f" | of {rival}, burst / steady |",
              "|---:|---|---|" + "---:|" * (len(others) + 2)]
     for (dim, causal, batch, seq_q, seq_k), cell in cells.items():
-        speeds = ["/".join(f"{cell[n, p]:.0f}" if (n, p) in cell else "–" for p in ("burst", "steady"))
-                  for n in [ours] + others]
+        speeds = [burst_steady(cell, n) for n in [ours] + others]
         # Before CUDA graphs were used, short problems timed the launches too. The clock is higher in a burst: a rival that is
         # slower there was launched more slowly than it computes.
         slow = (rival == "fa3" and "launches_a_replay" not in rows[0] and
@@ -315,7 +319,7 @@ def side_by_side(pattern, what, head, common):
     cells, names = peers_cells(rows)
     lines = ["| | " + " | ".join(head(*key) for key in cells) + " |", "|---|" + "---:|" * len(cells)]
     for n in sorted(names, key=lambda n: (n[0] > "9", n[:2], n not in what, n)):
-        speeds = ["/".join(f"{cell[n, p]:.0f}" if (n, p) in cell else "–" for p in ("burst", "steady")) for cell in cells.values()]
+        speeds = [burst_steady(cell, n) for cell in cells.values()]
         lines.append(f"| {what.get(n, n)} | {' | '.join(speeds)} |")
     r = rows[0]
     return "\n".join(lines) + (f"\n\nTFLOP/s, burst/steady, {common(r)}hidden size 2048, in one run. {r['gpu']}, {r['date']}. "
@@ -345,11 +349,10 @@ def measured_pick():
     lines = ["| d | mask | B, N | two consumers | three, nothing passed on | three | three / two, burst / steady |",
              "|---:|---|---|---:|---:|---:|---:|"]
     for (dim, causal, batch, seq, _), cell in cells.items():
-        two, three, all_blocks = ([cell[n, p] for p in ("burst", "steady")] for n in ("41_two", "41_three", "41_no_pass"))
-        show = lambda pair: "/".join(f"{v:.0f}" for v in pair)
-        lines.append(f"| {dim} | {'causal' if causal else 'full'} | {batch}, {seq} | {show(two)} | "
-                     f"{show(all_blocks) if seq >= 2048 else '–'} | {show(three)} | "  # below, the launcher's choice is two
-                     + " / ".join(f"{b / a:.2f}" for a, b in zip(two, three)) + " |")
+        all_blocks = burst_steady(cell, "41_no_pass") if seq >= 2048 else "–"  # below, the launcher's choice is two
+        ratio = " / ".join(f"{cell['41_three', p] / cell['41_two', p]:.2f}" for p in ("burst", "steady"))
+        lines.append(f"| {dim} | {'causal' if causal else 'full'} | {batch}, {seq} | {burst_steady(cell, '41_two')} | "
+                     f"{all_blocks} | {burst_steady(cell, '41_three')} | {ratio} |")
     r = rows[0]
     return "\n".join(lines) + (f"\n\nTFLOP/s, burst/steady, hidden size 2048, in one run. {r['gpu']}, {r['date']}. "
                                f"Data: [{name.name}](/{name}).\n")

@@ -2,12 +2,6 @@
 flash_simulated_library(primer_kernels ${CMAKE_CURRENT_SOURCE_DIR}/primer_kernels.cu "" tests)
 flash_test(test_primer 60 test_primer.cpp primer_kernels.simulated)
 
-find_package(Python3 COMPONENTS Interpreter QUIET)
-if(Python3_FOUND)
-  set(python ${Python3_EXECUTABLE})
-else()
-  set(python sh -c "echo 'python3 is not installed'; exit 77")
-endif()
 set(site ${CMAKE_BINARY_DIR}/docs)
 add_test(NAME commands COMMAND ${python} ${CMAKE_CURRENT_SOURCE_DIR}/test_prose.py commands $<TARGET_FILE:course>)
 add_test(NAME snippets COMMAND ${python} ${CMAKE_CURRENT_SOURCE_DIR}/test_prose.py snippets)

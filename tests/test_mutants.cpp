@@ -85,14 +85,20 @@ std::string kernel_of(const Step& step) {
   return text.replace(at, from.size(), "constexpr int64_t enough = 200;");
 }
 
-// Its library, compiled anew where that is not the step's own.
-std::filesystem::path library_of(const Step& step, const std::filesystem::path& folder) {
+// Its library; where that is not the step's own it is compiled, once for all tests.
+std::filesystem::path library_of(const Step& step) {
   if (step.number() != "42") return step.library(Machine::simulated);
-  std::filesystem::create_directories(folder);
-  const auto source = folder / "attention.cu", library = folder / "early.so";
-  std::ofstream(source) << kernel_of(step);
-  const std::string error = course::build_kernel(source, step.name, library, 120);
-  REQUIRE_MESSAGE(error.empty(), error);
+  static const struct Folder {
+    std::filesystem::path path = std::filesystem::temp_directory_path() / ("early-" + std::to_string(getpid()));
+    Folder() { std::filesystem::create_directories(path); }
+    ~Folder() { std::filesystem::remove_all(path); }
+  } folder;
+  const auto source = folder.path / "attention.cu", library = folder.path / "early.so";
+  if (!std::filesystem::exists(library)) {
+    std::ofstream(source) << kernel_of(step);
+    const std::string error = course::build_kernel(source, step.name, library, 120);
+    REQUIRE_MESSAGE(error.empty(), error);
+  }
   return library;
 }
 
@@ -170,8 +176,7 @@ TEST_CASE("every altered synchronization call is rejected, or known to be harmle
     if (step.number() == "42") asked.insert(asked.end(), {passes, wide, question({1, 134, 1, 250, 256, false, 0}, "gaussian"),
                                                           question({1, 5, 2, 4200, 64, false, 0}, "growing"),
                                                           question({1, 5, 1, 3500, 256, false, 0}, "gaussian")});
-    const auto folder = std::filesystem::temp_directory_path() / ("library-" + std::to_string(getpid()));
-    const auto library = library_of(step, folder);
+    const auto library = library_of(step);
     const std::string text = text_of(step.folder() / "attention.cu");
     std::vector<simulator::SyncSite> sites;
     std::map<int, std::vector<const Question*>> reaches;  // line: the questions that come to a call there
@@ -202,7 +207,6 @@ TEST_CASE("every altered synchronization call is rejected, or known to be harmle
         if (excuse) CHECK_MESSAGE(verdict.empty(), "listed as harmless, but rejected: ", verdict);
         else CHECK_MESSAGE(!verdict.empty(), "not rejected");
       }
-    std::filesystem::remove_all(folder);
   }
   std::cout << "synchronization mutants: " << killed << " of " << mutants << " rejected, " << mutants - killed
             << " harmless\n";
@@ -520,22 +524,19 @@ TEST_CASE("every semantic mutant is rejected") {
 }
 
 TEST_CASE("the unchanged steps pass what rejects the mutants") {
-  const auto folder = std::filesystem::temp_directory_path() / ("unchanged-" + std::to_string(getpid()));
   for (const Step& step : chosen_steps()) {
-    const auto library = library_of(step, folder);
+    const auto library = library_of(step);
     for (const Question& q : questions_of(step.number())) {
       const Outcome outcome = run(library, q, Schedule::early);
       CHECK_MESSAGE(outcome.right(), step.name, ": ", outcome.message);
     }
   }
-  std::filesystem::remove_all(folder);
 }
 
 // With 4096 keys it would take minutes to have more pieces than SMs, and several parts a CTA behind them.
 TEST_CASE("42: short problems, split") {
   if (!is_chosen("42")) return;
-  const auto folder = std::filesystem::temp_directory_path() / ("short-" + std::to_string(getpid()));
-  const auto library = library_of(course::find_step("42"), folder);
+  const auto library = library_of(course::find_step("42"));
   std::vector<Question> asked = questions_that_split();
   // With Tc blocks a piece, the last CTA has a whole piece where Tc * (132 - pieces) < 132; and of 130 pieces one more has.
   for (int64_t pieces : {66, 128, 129, 130, 131, 132, 133, 263})
@@ -549,7 +550,6 @@ TEST_CASE("42: short problems, split") {
       const Outcome outcome = run(library, q, schedule);
       CHECK_MESSAGE(outcome.right(), q.problem.heads, " heads, ", q.problem.seq_k, " keys: ", outcome.message);
     }
-  std::filesystem::remove_all(folder);
 }
 
 // Which measures a kernel takes is chosen when it is compiled, and its precision says so.

@@ -67,6 +67,9 @@ std::string words(const Problem& p) {
 
 constexpr Dtype both_types[] = {Dtype::fp16, Dtype::bf16};
 
+// Rows of a key block of 41 and 42.
+int64_t keys_of_a_block(int64_t dim, int64_t consumers) { return dim == 64 || (dim == 128 && consumers == 2) ? 128 : 80; }
+
 // How many consumer warpgroups the launcher of 42 picks, as its function `consumers_of` says; and whether the pieces that would
 // be the last wave are split.
 bool splits_in_42(const Problem& p) { return !p.causal && p.seq_k >= 4096; }
@@ -82,7 +85,7 @@ struct Parts {
   int64_t stored_whole = 0, without = 0; // split pieces that fall to one CTA; CTAs whose share is empty
 };
 Parts parts_in_42(const Problem& p) {
-  const int64_t consumers = consumers_in_42(p), Br = 64 * consumers, Bc = p.dim == 64 ? 128 : 80, ctas = 132;
+  const int64_t consumers = consumers_in_42(p), Br = 64 * consumers, Bc = keys_of_a_block(p.dim, consumers), ctas = 132;
   const int64_t Tr = (p.seq_q + Br - 1) / Br, Tc = (p.seq_k + Bc - 1) / Bc;
   Parts result{.pieces = p.batch * p.heads * Tr};
   if (!splits_in_42(p)) return result;
@@ -110,13 +113,10 @@ int64_t consumers_in_41(const Problem& p) {
   return p.dim == 64 || (p.dim == 128 && three) ? 3 : 2;
 }
 
-// Rows of a key block of 41.
-int64_t keys_in_41(const Problem& p) { return p.dim == 64 || (p.dim == 128 && consumers_in_41(p) == 2) ? 128 : 80; }
-
 // How many scores 41 computes: whole blocks, but each 64 rows only those blocks of which their last row sees something. Where a
 // consumer passes nothing on, it would be all blocks that the query block's last row sees.
 int64_t scores_in_41(const Problem& p, bool pass = true) {
-  const int64_t Br = 64 * consumers_in_41(p), Bc = keys_in_41(p);
+  const int64_t consumers = consumers_in_41(p), Br = 64 * consumers, Bc = keys_of_a_block(p.dim, consumers);
   int64_t blocks = 0;
   for (int64_t i = 0; i < p.seq_q; i += Br)
     for (int64_t first = i; first < i + Br; first += 64) {
@@ -143,19 +143,16 @@ Twin twin_traffic(const Step& step, const Question& q) {
       {"31", [](const auto& head) {
          return tw::flash_attention_2(head, {.Br = head.d() == 64 ? 192 : 128, .Bc = head.d() == 256 ? 80 : 128});
        }},
-      {"42", [&](const auto& head) {
-         const int64_t consumers = consumers_in_42(q.problem), d = head.d();
-         return tw::flash_attention_2(head, {.Br = 64 * consumers, .Bc = d == 64 || (d == 128 && consumers == 2) ? 128 : 80});
-       }},
       {"37", [](const auto& head) { return tw::flash_attention_3_fp8(head, {.Br = head.d() == 256 ? 128 : 192, .Bc = 128}); }},
       {"41", [&](const auto& head) {
-         return tw::flash_attention_2(head, {.Br = 64 * consumers_in_41(q.problem), .Bc = keys_in_41(q.problem)});
+         const int64_t consumers = step.number() == "42" ? consumers_in_42(q.problem) : consumers_in_41(q.problem);
+         return tw::flash_attention_2(head, {.Br = 64 * consumers, .Bc = keys_of_a_block(head.d(), consumers)});
        }}};
   // Steps that move what an earlier one moves have no line of their own.
   const std::map<std::string, std::string> same = {{"21", "20"}, {"22", "20"}, {"23", "20"}, {"24", "20"},
                                                    {"25", "20"}, {"30", "26"}, {"32", "31"}, {"33", "31"},
                                                    {"34", "31"}, {"35", "31"}, {"36", "31"}, {"38", "37"},
-                                                   {"40", "31"}};
+                                                   {"40", "31"}, {"42", "41"}};
   const auto alias = same.find(step.number());
   const auto twin = twins.find(alias == same.end() ? step.number() : alias->second);
   if (twin == twins.end()) return {};
